@@ -1,0 +1,1 @@
+"""The mathematics: attention, the Transformer, its loss and the search. Knows nothing of files, text or Lightning."""
