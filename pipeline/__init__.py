@@ -1,0 +1,1 @@
+"""The run: text -> trained model -> text."""

@@ -1,0 +1,344 @@
+"""Every choice of a run that is not the model's own, as frozen, checked dataclasses; one YAML file holds them all.
+
+The text under a field is its ``--help``. Imports no torch, so that help and errors are instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from models.config import TransformerConfig
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ``ValueError(message)`` unless the condition holds; the message names option, value and remedy."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class CorporaConfig:
+    """Where the sentence pairs come from."""
+
+    kind: Literal["sword", "hub", "text", "tsv", "jsonl"] = "text"
+    """``sword``: two Bible modules aligned by verse. ``hub``: a data set of the Hugging Face Hub, or a local folder
+    of the same layout. ``text``: two line-aligned files. ``tsv``: tab-separated columns, no quoting. ``jsonl``: one
+    object a line. Files may be gzipped."""
+
+    source_language: str = "en"
+    """Code of the language translated from."""
+
+    target_language: str = "de"
+    """Code of the language translated into; also picks sacreBLEU's tokenizer (zh, ja, ko)."""
+
+    train: list[str] = field(default_factory=list)
+    """Training data. ``text``: a source file and its target file, any number of such couples. ``tsv``, ``jsonl``:
+    files. ``hub``: split names."""
+
+    valid: list[str] = field(default_factory=list)
+    """Validation data, in the form of ``train``; when empty, ``valid_size`` pairs are held out of ``train``."""
+
+    test: list[str] = field(default_factory=list)
+    """Test data, in the form of ``train``; when empty, ``test_size`` pairs are held out of ``train``."""
+
+    valid_size: int = 1000
+    """Pairs held out for validation where no ``valid`` is named (all copies of a pair go together)."""
+
+    test_size: int = 1000
+    """Pairs held out for testing where no ``test`` is named."""
+
+    source_column: str = "source"
+    """``tsv``, ``jsonl``, ``hub``: the source's column by name (dots reach inside: ``translation.en``), or, for a
+    ``tsv`` without a header, by number from 1."""
+
+    target_column: str = "target"
+    """The target's column, in the form of ``source_column``."""
+
+    encoding: str = "utf-8"
+    """Encoding of ``text``, ``tsv`` and ``jsonl`` files."""
+
+    name: str = ""
+    """``hub``: name of the data set (``bentrevett/multi30k``) or a local folder."""
+
+    configuration: str = ""
+    """``hub``: configuration of the data set, where it has several (``de-en``)."""
+
+    source_module: str = "engWEB2020eb"
+    """``sword``: module of the source text."""
+
+    target_module: str = "SpaRV1909"
+    """``sword``: module of the target text."""
+
+    source_package: str = "sword-text-web"
+    """``sword``: Debian package that holds the source module; fetched with ``apt-get download``, unpacked without
+    root."""
+
+    target_package: str = "sword-text-sparv"
+    """``sword``: Debian package that holds the target module."""
+
+    sword_folder: str = ""
+    """``sword``: a folder with installed modules (it holds ``mods.d`` and ``modules``), used instead of packages."""
+
+
+@dataclass(frozen=True)
+class CleaningConfig:
+    """Which pairs are dropped before training; each rule is counted in the report."""
+
+    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    """Unicode normalisation of both sides; NFKC also folds ligatures, full-width letters and the like. Control
+    characters are removed and white space is folded in any case. References for scoring are never touched."""
+
+    max_characters: int = 1000
+    """``too_long``: drop a pair with a side longer than this."""
+
+    max_length_ratio: float = 4.0
+    """``length_ratio``: drop a pair whose longer side has more than this many times the other's characters (ten are
+    added to both, so that short sentences pass)."""
+
+    drop_identical: bool = True
+    """``identical_sides``: drop a pair whose two sides are the same text."""
+
+    drop_duplicates: bool = True
+    """``duplicate``: keep one of each exactly equal pair in the training data."""
+
+    drop_overlap: bool = True
+    """``overlap``: drop training pairs with a side that also stands in valid or test, after folding case and white
+    space."""
+
+    def __post_init__(self):
+        require(self.max_characters >= 1, f"cleaning.max_characters={self.max_characters} must be at least 1")
+        require(self.max_length_ratio >= 1, f"cleaning.max_length_ratio={self.max_length_ratio} must be at least 1")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """The SentencePiece subwords, learned on the training side only."""
+
+    kind: Literal["unigram", "bpe"] = "bpe"
+    """Segmentation: Kudo (2018) or Sennrich et al. (2016)."""
+
+    vocab_size: int = 8000
+    """Number of pieces, special ones included; lowered with a warning where the corpus cannot give as many."""
+
+    joint: bool = True
+    """One vocabulary for both languages, or one each."""
+
+    character_coverage: float = 1.0
+    """Share of characters that get a piece; 0.9995 for scripts with thousands of characters."""
+
+    byte_fallback: bool = False
+    """Spell unknown characters as UTF-8 bytes instead of the unknown piece."""
+
+    symbols: list[str] = field(default_factory=list)
+    """User-defined pieces, never split (``<2de>``)."""
+
+    def __post_init__(self):
+        require(self.vocab_size >= 8, f"tokenizer.vocab_size={self.vocab_size} must be at least 8")
+        require(
+            0 < self.character_coverage <= 1,
+            f"tokenizer.character_coverage={self.character_coverage} must lie in (0, 1]",
+        )
+
+
+@dataclass(frozen=True)
+class BatchingConfig:
+    """How encoded pairs become batches."""
+
+    tokens_per_batch: int = 4096
+    """Budget of one batch on one device: rows times longest row, padding included, on either side."""
+
+    max_source_tokens: int = 256
+    """Training pairs with a longer source are skipped, and counted."""
+
+    max_target_tokens: int = 256
+    """Training pairs with a longer target are skipped, and counted."""
+
+    num_workers: int = 0
+    """Processes that collate batches ahead; changes speed only."""
+
+    def __post_init__(self):
+        for name in ("tokens_per_batch", "max_source_tokens", "max_target_tokens"):
+            require(getattr(self, name) >= 1, f"batching.{name}={getattr(self, name)} must be at least 1")
+        require(self.num_workers >= 0, f"batching.num_workers={self.num_workers} must be 0 or more")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW or Adam, and the learning rate's course."""
+
+    name: Literal["adamw", "adam"] = "adamw"
+    """AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and Ba, 2015)."""
+
+    schedule: Literal["inverse_sqrt", "noam", "linear"] = "inverse_sqrt"
+    """Linear warm-up in all; then ``inverse_sqrt``: learning_rate * sqrt(warmup_steps / step); ``noam``: the same
+    with the peak learning_rate * (d_model * warmup_steps)**-0.5 (the paper's with learning_rate 1);
+    ``linear``: straight down to zero at the end of training, whichever of max_steps, max_epochs and max_minutes is
+    nearest."""
+
+    learning_rate: float = 5e-4
+    """Peak rate; for ``noam`` a factor."""
+
+    warmup_steps: int = 4000
+    """Updates of linear warm-up."""
+
+    beta1: float = 0.9
+    """Decay of the gradient's running mean."""
+
+    beta2: float = 0.98
+    """Decay of the squared gradient's running mean."""
+
+    eps: float = 1e-9
+    """Added to the denominator."""
+
+    weight_decay: float = 0.0
+    """AdamW's decoupled decay of matrices (not of norms and biases)."""
+
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; 0 does not clip."""
+
+    def __post_init__(self):
+        require(self.learning_rate > 0, f"optimizer.learning_rate={self.learning_rate} must be above 0")
+        require(self.warmup_steps >= 1, f"optimizer.warmup_steps={self.warmup_steps} must be at least 1")
+        require(self.clip_norm >= 0, f"optimizer.clip_norm={self.clip_norm} must be 0 (off) or more")
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long and on what to train, what to watch and what to keep. All steps are optimiser updates."""
+
+    max_steps: int = 100_000
+    """Stop after this many updates; 0: no such limit."""
+
+    max_epochs: int = 0
+    """Stop after this many passes over the data; 0: no such limit."""
+
+    max_minutes: float = 0.0
+    """Stop after this much training time, over all restarts; 0: no such limit."""
+
+    accumulate_batches: int = 1
+    """Batches per update and device; the loss stays normalised per target token of the whole update."""
+
+    label_smoothing: float = 0.1
+    """Share of the probability spread evenly over the vocabulary (Szegedy et al., 2016)."""
+
+    precision: Literal["32", "bf16", "16", "auto"] = "auto"
+    """``auto``: bf16 on a GPU that has it, otherwise 32."""
+
+    compile: bool = False
+    """Compile the model with ``torch.compile``."""
+
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """``auto``: a GPU where there is one."""
+
+    devices: int = 0
+    """Devices per node; 0: all GPUs, or one process on a CPU."""
+
+    num_nodes: int = 1
+    """Machines that train together."""
+
+    validate_every: int = 1000
+    """Updates between validations."""
+
+    validation_sentences: int = 200
+    """Validation pairs translated greedily and scored at each validation; the loss takes all."""
+
+    metric: Literal["bleu", "chrf", "loss"] = "bleu"
+    """What picks the best checkpoint, on the validation data."""
+
+    patience: int = 0
+    """Stop after this many validations without a better ``metric``; 0: never."""
+
+    checkpoint_every: int = 500
+    """Updates between checkpoints."""
+
+    keep_last: int = 5
+    """Newest checkpoints kept; as many are averaged at the end, and the average is shipped if it scores better than
+    the best single one."""
+
+    log_every: int = 50
+    """Updates between two rows of the log."""
+
+    def __post_init__(self):
+        for name in ("accumulate_batches", "num_nodes", "validate_every", "checkpoint_every", "keep_last", "log_every"):
+            require(getattr(self, name) >= 1, f"trainer.{name}={getattr(self, name)} must be at least 1")
+        for name in ("max_steps", "max_epochs", "max_minutes", "devices", "validation_sentences", "patience"):
+            require(getattr(self, name) >= 0, f"trainer.{name}={getattr(self, name)} must be 0 or more")
+        require(
+            bool(self.max_steps or self.max_epochs or self.max_minutes),
+            "trainer.max_steps=0 leaves training without an end: set max_steps, max_epochs or max_minutes",
+        )
+        require(
+            0 <= self.label_smoothing < 1, f"trainer.label_smoothing={self.label_smoothing} must lie in [0, 1)"
+        )
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How a translation is looked for."""
+
+    beam_size: int = 5
+    """Hypotheses kept per sentence; 1 is greedy search."""
+
+    length_penalty: float = 1.0
+    """A hypothesis is worth log P / length**length_penalty, the end of sentence counted; 0 is neutral, more favours
+    longer translations."""
+
+    max_length_ratio: float = 2.0
+    """A translation ends at ``max_length_ratio * source tokens + max_length_extra`` tokens."""
+
+    max_length_extra: int = 10
+    """See ``max_length_ratio``."""
+
+    min_length: int = 0
+    """Least number of tokens of a translation."""
+
+    max_source_tokens: int = 256
+    """A longer sentence is translated in pieces, with a warning."""
+
+    tokens_per_batch: int = 4096
+    """Budget of source tokens, padding included, decoded at once; changes speed and memory only."""
+
+    def __post_init__(self):
+        for name in ("beam_size", "max_source_tokens", "tokens_per_batch"):
+            require(getattr(self, name) >= 1, f"search.{name}={getattr(self, name)} must be at least 1")
+        for name in ("max_length_ratio", "max_length_extra", "min_length"):
+            require(getattr(self, name) >= 0, f"search.{name}={getattr(self, name)} must be 0 or more")
+        require(
+            self.max_length_ratio > 0 or self.max_length_extra > 0,
+            "search.max_length_extra=0 allows no token: raise it or search.max_length_ratio",
+        )
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where things are written."""
+
+    data: str = "data/default"
+    """Folder of the prepared corpus."""
+
+    run: str = "runs/default"
+    """Folder of the run: checkpoints, model, logs, samples."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A whole run."""
+
+    corpora: CorporaConfig = field(default_factory=CorporaConfig)
+    cleaning: CleaningConfig = field(default_factory=CleaningConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    model: TransformerConfig = field(default_factory=TransformerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    seed: int = 1
+    """Decides the initial weights, the order of the batches and dropout."""
+
+    def __post_init__(self):
+        require(
+            self.tokenizer.joint or self.model.tied_embeddings != "all",
+            "model.tied_embeddings=all needs one vocabulary: set tokenizer.joint=true or model.tied_embeddings=target",
+        )
