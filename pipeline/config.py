@@ -64,21 +64,20 @@ class CorporaConfig:
     configuration: str = ""
     """``hub``: configuration of the data set, where it has several (``de-en``)."""
 
-    source_module: str = "engWEB2020eb"
-    """``sword``: module of the source text."""
-
-    target_module: str = "SpaRV1909"
-    """``sword``: module of the target text."""
-
     source_package: str = "sword-text-web"
-    """``sword``: Debian package that holds the source module; fetched with ``apt-get download``, unpacked without
-    root."""
+    """``sword``: Debian package of the source text; fetched with ``apt-get download``, unpacked without root."""
 
     target_package: str = "sword-text-sparv"
-    """``sword``: Debian package that holds the target module."""
+    """``sword``: Debian package of the target text."""
 
     sword_folder: str = ""
     """``sword``: a folder with installed modules (it holds ``mods.d`` and ``modules``), used instead of packages."""
+
+    source_module: str = ""
+    """``sword``: module of the source text; needed where a folder or package holds several."""
+
+    target_module: str = ""
+    """``sword``: module of the target text, likewise."""
 
 
 @dataclass(frozen=True)
