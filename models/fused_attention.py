@@ -1,0 +1,26 @@
+"""Scaled dot-product attention on torch's fused kernels: the function of ``attention.py`` without its weight matrix."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from models.masks import Mask
+
+
+def scaled_dot_product_attention(
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch heads keys dim"],
+    v: Float[Tensor, "batch heads keys value"],
+    mask: Mask,
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch heads queries value"]:
+    """The values, averaged by the attention weights; ``bias`` is added to the scores."""
+    num_queries, num_keys = q.size(-2), k.size(-2)
+    # torch's own causal mask is the fast one, but it aligns the first query with the first key.
+    if mask.causal and mask.keys is None and mask.window is None and bias is None and num_queries == num_keys:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+    attn_mask = mask.dense(num_queries, num_keys, q.device)
+    if bias is not None:
+        attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, -float("inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)
