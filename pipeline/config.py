@@ -267,9 +267,7 @@ class TrainerConfig:
             bool(self.max_steps or self.max_epochs or self.max_minutes),
             "trainer.max_steps=0 leaves training without an end: set max_steps, max_epochs or max_minutes",
         )
-        require(
-            0 <= self.label_smoothing < 1, f"trainer.label_smoothing={self.label_smoothing} must lie in [0, 1)"
-        )
+        require(0 <= self.label_smoothing < 1, f"trainer.label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
 
 @dataclass(frozen=True)

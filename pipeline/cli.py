@@ -1,0 +1,203 @@
+"""A command line from a function's signature: documented options, one-line errors, UTF-8 in and out.
+
+    def translate(sentences: list[str] = [], /, model: str = "", search: Given[SearchConfig] = Given()): ...
+    if __name__ == "__main__":
+        main(translate)
+
+A positional-only parameter becomes a positional argument, any other an option; the docstring's ``Args`` are the help.
+A parameter annotated ``Configuration`` is laid out flat (``--model.d_model``) and takes ``--config`` files, layered
+left to right; ``Given[SomeConfig]`` receives a dict of just those fields that the user gave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import yaml
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+
+import models
+from pipeline.config import Configuration
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+Config = TypeVar("Config")
+
+
+class Given(dict, Generic[Config]):
+    """``Given[SearchConfig]``: the fields of ``SearchConfig`` that the user gave, and their values."""
+
+
+def main(command: Callable | dict[str, Callable]) -> None:
+    """Run ``command`` with the process's arguments; a dict offers its entries as sub-commands.
+
+    Exits with 2 where the command line is wrong and with 1 where the work meets a ``ValueError`` or ``OSError``,
+    in one line on stderr (with the traceback where DRAGOMAN_TRACEBACK is set).
+    """
+    sys.stdin.reconfigure(encoding="utf-8")
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    sys.stderr.reconfigure(encoding="utf-8", errors="replace")
+    program = Path(sys.argv[0]).name
+    with _one_line_errors(program, status=2):
+        _check_imports()
+        function, arguments = _parse(command, program, sys.argv[1:])
+    with _one_line_errors(program, status=1):
+        function(*arguments.args, **arguments.kwargs)
+        sys.stdout.flush()
+
+
+def read_configuration(path: str | Path) -> Configuration:
+    """The configuration of one YAML file.
+
+    Raises:
+        ValueError: an unknown option or a wrong value, named with the file.
+        OSError: the file cannot be read.
+    """
+    parser, parsed = _parse_file(path)
+    try:
+        return Configuration(**vars(parser.instantiate(parsed)))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def write_configuration(configuration: Configuration, path: str | Path) -> None:
+    """Write ``configuration`` as YAML, every option with its value."""
+    text = yaml.safe_dump(dataclasses.asdict(configuration), sort_keys=False, allow_unicode=True)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def _parse(
+    command: Callable | dict[str, Callable], program: str, argv: list[str]
+) -> tuple[Callable, inspect.BoundArguments]:
+    if isinstance(command, dict):
+        if not argv or argv[0] not in command:
+            wanted = "|".join(command)
+            if argv and argv[0] in ("-h", "--help"):
+                print(f"usage: {program} {wanted} ...\n\n{program} {wanted} --help tells each one's options")
+                sys.exit(0)
+            raise ValueError(f"{' '.join(argv[:1]) or 'nothing'} given: choose one of {wanted}")
+        command, program, argv = command[argv[0]], f"{program} {argv[0]}", argv[1:]
+    parser = _parser(command, program)
+    try:
+        parsed = parser.parse_args(argv)
+        given = parser.parse_args(argv, defaults=False)
+    except _PARSING_ERRORS as error:
+        for option, path in zip(argv, argv[1:], strict=False):
+            if option == "--config" and Path(path).is_file():
+                _parse_file(path)  # names the file, if it is the one to blame
+        raise ValueError(_plain(str(error), parser)) from error
+    return command, _arguments(command, parser.instantiate(parsed), given)
+
+
+def _parser(function: Callable, program: str) -> ArgumentParser:
+    documentation = parse_docstring(function.__doc__ or "")
+    helps = {parameter.arg_name: parameter.description for parameter in documentation.params}
+    description = "\n\n".join(filter(None, [documentation.short_description, documentation.long_description]))
+    parser = ArgumentParser(prog=program, description=description, exit_on_error=False, allow_abbrev=False)
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        kind, required = parameter.annotation, parameter.default is inspect.Parameter.empty
+        help_text = helps.get(name, "")
+        if kind is Configuration:
+            parser.add_argument("--config", action="config", help="YAML file of a run; several layer left to right")
+            parser.add_class_arguments(Configuration)
+        elif typing.get_origin(kind) is Given:
+            parser.add_class_arguments(typing.get_args(kind)[0], nested_key=name)
+        elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            parser.add_argument(name, type=str, nargs="*", help=help_text)
+        elif kind is bool:
+            parser.add_argument(f"--{name}", action=ActionYesNo, default=parameter.default, help=help_text)
+        elif kind == list[str]:
+            plural = "+" if required else "*"
+            default = [] if required else parameter.default
+            parser.add_argument(f"--{name}", nargs=plural, type=str, required=required, default=default, help=help_text)
+        else:
+            default = {} if required else {"default": parameter.default}
+            parser.add_argument(f"--{name}", type=kind, required=required, help=help_text, **default)
+    return parser
+
+
+def _arguments(function: Callable, parsed: Namespace, given: Namespace) -> inspect.BoundArguments:
+    """The parsed options as the arguments of ``function``."""
+    signature = inspect.signature(function, eval_str=True)
+    values = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.annotation is Configuration:
+            values[name] = Configuration(**{f.name: parsed[f.name] for f in dataclasses.fields(Configuration)})
+        elif typing.get_origin(parameter.annotation) is Given:
+            values[name] = Given(given[name].as_dict() if name in given else {})
+            typing.get_args(parameter.annotation)[0](**values[name])  # checks them
+        else:
+            values[name] = parsed[name]
+    positional = [values.pop(n) for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_ONLY]
+    return signature.bind(*positional, **values)
+
+
+_PARSING_ERRORS = (ArgumentError, ValueError, TypeError, KeyError, yaml.YAMLError)
+
+
+@contextmanager
+def _one_line_errors(program: str, status: int) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed at exit
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        if os.environ.get("DRAGOMAN_TRACEBACK"):
+            raise
+        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(status)
+
+
+def _check_imports() -> None:
+    """Another installed package named ``models`` must not take the place of ours."""
+    ours = Path(__file__).resolve().parents[1]
+    if Path(models.__file__).resolve().parents[1] != ours:
+        raise ValueError(
+            f"the package 'models' was found in {Path(models.__file__).parent} rather than in {ours}: "
+            "use an environment of Dragoman's own (bash scripts/test.sh makes one in .venv)"
+        )
+
+
+def _parse_file(path: str | Path) -> tuple[ArgumentParser, Namespace]:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Configuration)
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not a configuration: expected sections such as 'model:' with options under them")
+        return parser, parser.parse_object(content)
+    except _PARSING_ERRORS as error:
+        raise ValueError(f"{path}: {_plain(str(error), parser)}") from error
+
+
+def _plain(message: str, parser: ArgumentParser) -> str:
+    """jsonargparse's message as one line that names option, value and remedy."""
+    message = " ".join(message.split())
+    wrong = re.search(r'Parser key "([\w.]+)": Expected an? (.+?)\. Got value: (.*)', message)
+    if wrong:
+        option, expected, value = wrong.groups()
+        choices = re.search(r"Literal\[(.*)\]", expected)
+        expected = f"one of {choices[1]}" if choices else re.sub(r"<class '(\w+)'>", r"\1", expected)
+        return f"{option}={value}: expected {expected}"
+    unknown = re.search(r"unrecognized arguments: -*([\w.-]+)|Option '([\w.]+)' is not accepted", message)
+    within = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)
+    if unknown or within:
+        name = ".".join(within.groups()) if within else unknown[1] or unknown[2]
+        options = [action.dest for action in parser._actions]
+        close = difflib.get_close_matches(name, options, n=1)
+        return f"unknown option {name}: " + (f"did you mean {close[0]}?" if close else "--help lists all options")
+    return re.sub(r'Parser key "([\w.]+)":', r"--\1:", message)

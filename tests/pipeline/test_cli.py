@@ -1,0 +1,157 @@
+"""The command line: what a user types reaches the function, and what is wrong comes back in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.config import TransformerConfig
+from pipeline.cli import Given, main, read_configuration, write_configuration
+from pipeline.config import Configuration, SearchConfig, TokenizerConfig, TrainerConfig
+
+received = {}
+
+
+def train(configuration: Configuration):
+    """Train: python scripts/train.py --config configs/X.yaml"""
+    received["configuration"] = configuration
+
+
+def translate(
+    sentences: list[str] = [],  # noqa: B006
+    /,
+    model: str = "",
+    scores: bool = False,
+    search: Given[SearchConfig] = Given(),  # noqa: B008
+):
+    """Translate.
+
+    Args:
+        sentences: What to translate.
+        model: A run folder.
+    """
+    received.update(sentences=sentences, model=model, scores=scores, search=search)
+
+
+def evaluate(model: list[str], source: str = ""):
+    """Evaluate."""
+    raise ValueError(f"{model[0]}: no such\nmodel")
+
+
+def run(monkeypatch, command, *arguments):
+    class Stream:
+        def __init__(self, stream):
+            self.write, self.flush, self.reconfigure = stream.write, stream.flush, lambda **_: None
+
+    monkeypatch.setattr(sys, "argv", ["scripts/verb.py", *arguments])
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not hasattr(stream, "reconfigure"):
+            monkeypatch.setattr(sys, name, Stream(stream))
+    main(command)
+    return received
+
+
+@pytest.fixture
+def error_of(monkeypatch, capfd):
+    def run_and_fail(command, *arguments):
+        with pytest.raises(SystemExit) as stop:
+            run(monkeypatch, command, *arguments)
+        out, err = capfd.readouterr()
+        assert out == "" and err.count("\n") == 1, (out, err)
+        return stop.value.code, err.rstrip("\n")
+
+    return run_and_fail
+
+
+def test_configuration_files_layer_left_to_right_and_flags_come_last(monkeypatch, tmp_path):
+    (tmp_path / "base.yaml").write_text("seed: 3\nmodel:\n  d_model: 64\n  num_heads: 4\n")
+    (tmp_path / "overlay.yaml").write_text("model:\n  num_heads: 2\n")
+    files = ["--config", str(tmp_path / "base.yaml"), "--config", str(tmp_path / "overlay.yaml")]
+    configuration = run(monkeypatch, train, *files, "--model.d_model", "32", "--corpora.train", "[a,b]")[
+        "configuration"
+    ]
+    assert configuration.seed == 3
+    assert configuration.model == TransformerConfig(d_model=32, num_heads=2)
+    assert configuration.corpora.train == ["a", "b"]
+
+
+def test_only_the_given_fields_of_a_section_arrive(monkeypatch):
+    arrived = run(monkeypatch, translate, "ein Satz", "noch einer", "--model", "runs/x", "--search.beam_size", "3")
+    assert arrived["sentences"] == ["ein Satz", "noch einer"]
+    assert arrived["model"] == "runs/x" and arrived["scores"] is False
+    assert arrived["search"] == {"beam_size": 3}
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--model.num_heads", "7"], "model.num_heads=7 must divide model.d_model=512"),
+        (["--model.d_modle", "3"], "unknown option model.d_modle: did you mean model.d_model?"),
+        (["--qqqqq", "3"], "unknown option qqqqq: --help lists all options"),
+        (["--model.norm_order", "middle"], "model.norm_order=middle: expected one of 'post', 'pre'"),
+        (["--model.d_model", "wide"], "model.d_model=wide: expected int"),
+        (["--search.beam", "3"], "unknown option search.beam: did you mean search.beam_size?"),
+        (["--config", "/no/such.yaml"], "--config: File does not exist: '/no/such.yaml'"),
+        (["--tokenizer.joint", "false"], "model.tied_embeddings=all needs one vocabulary"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value_and_the_remedy(error_of, arguments, message):
+    status, error = error_of(train, *arguments)
+    assert status == 2 and error.startswith("verb.py: error: ") and message in error
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("model:\n  d_modle: 3\n", "unknown option model.d_modle: did you mean model.d_model?"),
+        ("modell:\n  d_model: 3\n", "unknown option modell.d_model: did you mean model.d_model?"),
+        ("model:\n  dropout: none\n", "model.dropout=none: expected float"),
+        ("model:\n  d_model: [\n", "line 3, column 1"),
+    ],
+)
+def test_a_wrong_configuration_file_is_named_in_one_line(error_of, tmp_path, text, message):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    status, error = error_of(train, "--config", str(path))
+    assert status == 2 and message in error and "run.yaml" in error
+    with pytest.raises(ValueError, match="run.yaml"):
+        read_configuration(path)
+
+
+def test_what_goes_wrong_in_the_work_is_one_line_too(error_of):
+    assert error_of(evaluate, "--model", "runs/a", "runs/b") == (1, "verb.py: error: runs/a: no such model")
+
+
+def test_sub_commands_are_offered_by_name(monkeypatch, error_of):
+    status, error = error_of({"train": train, "translate": translate}, "tranlate")
+    assert status == 2 and "choose one of train|translate" in error
+    run(monkeypatch, {"train": train, "translate": translate}, "translate", "--scores", "--model", "m")
+    assert received["scores"] is True and received["model"] == "m"
+
+
+def test_a_configuration_survives_its_file(tmp_path):
+    configuration = Configuration(
+        tokenizer=TokenizerConfig(symbols=["<2de>", "ü"]), trainer=TrainerConfig(max_minutes=2.5), seed=9
+    )
+    write_configuration(configuration, tmp_path / "config.yaml")
+    assert read_configuration(tmp_path / "config.yaml") == configuration
+
+
+def test_configurations_and_the_command_line_load_no_torch():
+    code = (
+        "import sys, pipeline.cli; sys.exit(any(m in sys.modules for m in ('torch', 'pytorch_lightning', 'datasets')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_a_foreign_package_named_models_is_called_out(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("")
+    for name in ("config.py",):
+        (tmp_path / "models" / name).write_text((Path(__file__).parents[2] / "models" / name).read_text())
+    code = "import sys; sys.argv = ['verb.py']; from pipeline.cli import main; main(lambda: None)"
+    paths = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    result = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 2 and "the package 'models' was found in" in result.stderr
