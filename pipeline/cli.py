@@ -20,6 +20,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -93,7 +94,7 @@ def _parse(
         parsed = parser.parse_args(argv)
         given = parser.parse_args(argv, defaults=False)
     except _PARSING_ERRORS as error:
-        for option, path in zip(argv, argv[1:], strict=False):
+        for option, path in pairwise(argv):
             if option == "--config" and Path(path).is_file():
                 _parse_file(path)  # names the file, if it is the one to blame
         raise ValueError(_plain(str(error), parser)) from error
