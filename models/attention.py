@@ -18,7 +18,7 @@ def attention_weights(
     bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
 ) -> Float[Tensor, "batch heads queries keys"]:
     """How much each query attends to each key; every row sums to one, or to zero where it sees no key."""
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)  # scaled before the sum, which fp16 may not hold
     return mask.softmax(scores if bias is None else scores + bias)
 
 
@@ -34,6 +34,19 @@ def scaled_dot_product_attention(
     return F.dropout(attention_weights(q, k, mask, bias), dropout) @ v
 
 
+def projection(inner: int, outer: int, blocks: int = 1, gain: float = 1.0) -> nn.Linear:
+    """A linear map, Xavier-uniform and without bias at first; ``blocks`` maps side by side start as if apart."""
+    linear = nn.Linear(inner, outer)
+    for block in linear.weight.chunk(blocks):
+        nn.init.xavier_uniform_(block, gain)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+# Queries, keys and values start as in torch's and fairseq's joint [3 D, D] matrix, for attention that is soft at first.
+SOFT = 2**-0.5
+
+
 class MultiHeadAttention(nn.Module):
     """What self- and cross-attention share: heads side by side, each with its own weights, mixed by a last projection.
 
@@ -45,7 +58,7 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = num_heads
         self.attend = attend
         self.dropout = dropout
-        self.output = nn.Linear(d_model, d_model)
+        self.output = projection(d_model, d_model)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, L, D] -> [B, H, L, K]
@@ -60,7 +73,7 @@ class SelfAttention(MultiHeadAttention):
 
     def __init__(self, d_model: int, num_heads: int, attend: Callable[..., Tensor], dropout: float = 0.0):
         super().__init__(d_model, num_heads, attend, dropout)
-        self.query_key_value = nn.Linear(d_model, 3 * d_model)
+        self.query_key_value = projection(d_model, 3 * d_model, blocks=3, gain=SOFT)
 
     def forward(
         self, x: Float[Tensor, "batch length width"], mask: Mask, past: KeyValueCache | None = None
@@ -76,8 +89,8 @@ class CrossAttention(MultiHeadAttention):
 
     def __init__(self, d_model: int, num_heads: int, attend: Callable[..., Tensor], dropout: float = 0.0):
         super().__init__(d_model, num_heads, attend, dropout)
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(d_model, 2 * d_model)
+        self.query = projection(d_model, d_model, gain=SOFT)
+        self.key_value = projection(d_model, 2 * d_model, blocks=2, gain=SOFT)
 
     def read(self, states: Float[Tensor, "batch source width"]) -> KeyValueCache:
         """The keys and values of a sequence to attend to."""

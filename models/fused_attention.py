@@ -20,7 +20,12 @@ def scaled_dot_product_attention(
     # torch's own causal mask is the fast one, but it aligns the first query with the first key.
     if mask.causal and mask.keys is None and mask.window is None and bias is None and num_queries == num_keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-    attn_mask = mask.dense(num_queries, num_keys, q.device)
-    if bias is not None:
-        attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, -float("inf"))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)
+    visible = mask.dense(num_queries, num_keys, q.device)
+    if visible is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+    # Not every kernel survives a row without visible keys (cuDNN's gradient is NaN for some lengths): it is shown all
+    # keys, and what it read there is dropped.
+    blind = ~visible.any(dim=-1, keepdim=True)
+    visible = visible | blind
+    attn_mask = visible if bias is None else bias.masked_fill(~visible, -float("inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout).masked_fill(blind, 0)

@@ -6,10 +6,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from models import attention, fused_attention
-from models.attention import CrossAttention, SelfAttention
+from models.attention import CrossAttention, SelfAttention, projection
 from models.cache import KeyValueCache
 from models.config import TransformerConfig
-from torch.nn import Dropout
+from models.dropout import Dropout
 from models.masks import Mask
 
 ATTENTION_KERNELS = {
@@ -46,21 +46,17 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, config: TransformerConfig):
         super().__init__(
-            nn.Linear(config.d_model, config.d_ff),
+            projection(config.d_model, config.d_ff),
             nn.ReLU(),
             Dropout(config.activation_dropout),
-            nn.Linear(config.d_ff, config.d_model),
+            projection(config.d_ff, config.d_model),
         )
 
 
-def heads(config: TransformerConfig) -> dict:
-    """The arguments both kinds of attention take."""
-    return dict(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        attend=ATTENTION_KERNELS[config.attention_kernel],
-        dropout=config.attention_dropout,
-    )
+def attention_arguments(config: TransformerConfig) -> tuple:
+    """What both kinds of attention are built from."""
+    kernel = ATTENTION_KERNELS[config.attention_kernel]
+    return config.d_model, config.num_heads, kernel, config.attention_dropout
 
 
 class EncoderLayer(nn.Module):
@@ -68,7 +64,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.self_attention = SelfAttention(**heads(config))
+        self.self_attention = SelfAttention(*attention_arguments(config))
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
@@ -83,8 +79,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.self_attention = SelfAttention(**heads(config))
-        self.cross_attention = CrossAttention(**heads(config))
+        self.self_attention = SelfAttention(*attention_arguments(config))
+        self.cross_attention = CrossAttention(*attention_arguments(config))
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 

@@ -1,14 +1,15 @@
-"""The encoder-decoder Transformer (Vaswani et al., 2017): source and earlier target tokens in, next-token scores out."""
+"""The encoder-decoder Transformer (Vaswani et al., 2017): source and target so far in, scores of the next token out."""
 
 import math
 from typing import NamedTuple
 
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from models.cache import DecoderState, KeyValueCache
 from models.config import TransformerConfig
-from torch.nn import Dropout
+from models.dropout import Dropout
 from models.layers import DecoderLayer, EncoderLayer
 from models.masks import Mask
 from models.positions import POSITIONS
@@ -19,6 +20,14 @@ class Memory(NamedTuple):
 
     states: Float[Tensor, "batch source width"]
     keys: Bool[Tensor, "batch source"]
+
+
+def embedding(vocab_size: int, width: int) -> nn.Embedding:
+    """A table whose entries, scaled by √D, are as large as the sinusoids; as output weights they give scores of unit
+    variance."""
+    table = nn.Embedding(vocab_size, width)
+    nn.init.normal_(table.weight, std=width**-0.5)
+    return table
 
 
 class Transformer(nn.Module):
@@ -39,13 +48,10 @@ class Transformer(nn.Module):
         self.config = config
         self.pad_id = pad_id
         width = config.d_model
-        self.target_embedding = nn.Embedding(target_vocab_size, width)
-        self.source_embedding = (
-            self.target_embedding if config.tied_embeddings == "all" else nn.Embedding(source_vocab_size, width)
-        )
-        self.output = nn.Linear(width, target_vocab_size, bias=False)
-        if config.tied_embeddings != "none":
-            self.output.weight = self.target_embedding.weight
+        tied = config.tied_embeddings
+        self.target_embedding = embedding(target_vocab_size, width)
+        self.source_embedding = self.target_embedding if tied == "all" else embedding(source_vocab_size, width)
+        self.output_embedding = self.target_embedding if tied != "none" else embedding(target_vocab_size, width)
         self.positions = POSITIONS[config.positions]()
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
@@ -54,29 +60,11 @@ class Transformer(nn.Module):
         pre = config.norm_order == "pre"
         self.encoder_norm = nn.LayerNorm(width) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(width) if pre else nn.Identity()
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Xavier-uniform projections without bias; embeddings of standard deviation 1 / √D, so that scaled by √D they
-        enter at the size of the sinusoids, and as output weights give scores of unit variance."""
-        for name, parameter in self.named_parameters():
-            if "norm" in name:
-                continue
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif "embedding" in name or name == "output.weight":
-                nn.init.normal_(parameter, std=self.config.d_model**-0.5)
-            elif "query" in name or "key" in name:
-                # Block by block, with the bound of one joint [3 D, D] matrix, as torch and fairseq have it.
-                for block in parameter.split(self.config.d_model):
-                    nn.init.xavier_uniform_(block, gain=2**-0.5)
-            else:
-                nn.init.xavier_uniform_(parameter)
 
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary width"]:
         """The matrix that turns hidden states into logits, [V, D]."""
-        return self.output.weight
+        return self.output_embedding.weight
 
     def forward(
         self, source: Int[Tensor, "batch source"], target_in: Int[Tensor, "batch target"]
@@ -96,7 +84,7 @@ class Transformer(nn.Module):
         return self.advance(target_in, self.start(memory))[0]
 
     def project(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        return self.output(hidden)
+        return F.linear(hidden, self.output_weight)
 
     def start(self, memory: Memory) -> DecoderState:
         """The state before the first target token, one row per sentence."""
@@ -117,7 +105,7 @@ class Transformer(nn.Module):
         """The decoder itself: hidden states of ``ids``, which follow what ``state`` has read, and the grown state."""
         x = self.embed(ids, self.target_embedding, state.position)
         past = []
-        for layer, layer_past, layer_memory in zip(self.decoder, state.past, state.memory):
+        for layer, layer_past, layer_memory in zip(self.decoder, state.past, state.memory, strict=True):
             x, grown = layer(x, layer_past, layer_memory, state.mask)
             past.append(grown)
         return self.decoder_norm(x), state._replace(past=tuple(past))
