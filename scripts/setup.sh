@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and test.sh:  . scripts/setup.sh EXTRA
 # Leaves $python, in .venv, with what pyproject.toml asks for under EXTRA, as constraints.txt pins it. Installs only
-# when one of the two has changed; an installation that was cut off is made again.
+# when one of the two has changed or the folder was moved; an installation that was cut off is made again.
 
 fail() { echo "$1" >&2; exit 1; }
 
@@ -56,7 +56,7 @@ set_up() {
     local wanted stamp=.venv/installed-$1
     python=$PWD/.venv/bin/python
     export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
-    wanted=$(cat pyproject.toml constraints.txt | cksum)
+    wanted=$(echo "$PWD" | cat - pyproject.toml constraints.txt | cksum)
     if [ -e .venv/installing ] || ! supported "$python" || ! "$python" -m pip --version >/dev/null 2>&1; then
         make_environment
     elif [ -n "${PYTHON:-}" ] && [ "$("$PYTHON" -V 2>&1)" != "$("$python" -V 2>&1)" ]; then

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# From nothing to a scored translation model on a real corpus: set up, prepare, train, evaluate, translate.
+#     bash scripts/quickstart.sh [--trainer.max_minutes 2 ...]     (arguments change configs/quickstart.yaml)
+# Given again, it goes on where it was stopped.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case ${1:-} in -h | --help) sed -n 2,4p scripts/quickstart.sh; exit ;; esac
+
+config=configs/quickstart.yaml
+run=runs/quickstart previous=
+for argument in "$@"; do
+    [ "$previous" = --output.run ] && run=$argument
+    case $argument in --output.run=*) run=${argument#*=} ;; esac
+    previous=$argument
+done
+scores=$run/evaluations/test report=$run/quickstart.txt asked=$(printf '%s\n' "$@" | cat - "$config" | cksum)
+
+if [ "$asked" = "$(cat "$run/quickstart.asked" 2>/dev/null)" ] && [ "$report" -nt "$run/model/weights.safetensors" ]; then
+    cat "$report"
+    echo "All of this was done already. To train longer: bash scripts/quickstart.sh --trainer.max_minutes 30"
+    exit
+fi
+
+. scripts/setup.sh plots
+"$python" -c 'import os, torch; print("Device:", torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {os.cpu_count()} cores (no GPU found)")' >&2
+"$python" scripts/prepare.py --config "$config" "$@"
+"$python" scripts/train.py --config "$config" "$@"
+if ! [ "$scores/scores.json" -nt "$run/model/weights.safetensors" ]; then
+    "$python" scripts/evaluate.py --model "$run" >"$run/scores.partial"
+    mv "$run/scores.partial" "$scores/table.txt"
+fi
+
+lines=$(awk 'length > 40 && length < 120 && count++ < 3 { printf "%dp;", NR }' "$scores/source.txt")
+pick() { sed -n "${lines:-1,3p}" "$1"; }
+translations=$(pick "$scores/source.txt" | "$python" scripts/translate.py --model "$run")
+{
+    cat "$scores/table.txt"
+    printf '\nThree sentences that the model has never seen: source, translation, reference\n'
+    paste -d '\n' /dev/null <(pick "$scores/source.txt") <(echo "$translations") <(pick "$scores/reference.txt")
+    cat <<END
+
+model        $run/model          (python scripts/translate.py --model $run)
+scores       $scores/scores.json, with every translation beside it
+curves       $run/logs           (tensorboard --logdir $run/logs)
+checkpoints  $run/checkpoints
+END
+} >"$report.partial"
+cat "$report.partial"
+mv "$report.partial" "$report"
+echo "$asked" >"$run/quickstart.asked"
