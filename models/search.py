@@ -13,7 +13,7 @@ forbidden ones are removed before the softmax. Scores are kept in float32 whatev
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ from torch import Tensor
 IMPOSSIBLE = float("-inf")
 
 
+@runtime_checkable
 class State(Protocol):
     def select(self, rows: Int[Tensor, "sentences beams"]) -> State:
         """The state of these rows; rows of one sentence stay together, sentences keep their order, some may go."""
@@ -69,9 +70,9 @@ def greedy_search(
 
     for length in range(1, longest + 1):
         logits, state = step(tokens, state)
-        logits = _allow(logits, banned if length <= min_length else banned[:-1])
-        best, tokens = logits.max(-1, keepdim=True)
-        totals[alive] += best - logits.logsumexp(-1, keepdim=True)
+        log_probs = _allow(logits, banned if length <= min_length else banned[:-1]).log_softmax(-1)
+        best, tokens = log_probs.max(-1, keepdim=True)
+        totals[alive] += best
         ids[alive, :, length - 1] = tokens
 
         going = ((tokens[:, 0] != eos_id) & (max_lengths[alive] > length)).nonzero()  # the one wait for the device
@@ -134,16 +135,12 @@ def beam_search(
     for length in range(1, longest + 1):
         sentences, beams = totals.shape
         logits, state = step(tokens.view(-1, 1), state)
-        logits = _allow(logits, banned if length <= min_length else banned[:-1])
+        log_probs = _allow(logits, banned if length <= min_length else banned[:-1]).log_softmax(-1)
 
-        # Of one beam at most its beam_size + 1 best tokens matter (one of them may end it), of a sentence twice
-        # beam_size: that leaves beam_size that go on.
-        best, tokens = logits.topk(min(beam_size + 1, logits.size(-1)))
-        log_probs = best - logits.logsumexp(-1, keepdim=True)
-        candidates = (totals.view(-1, 1) + log_probs).view(sentences, -1)  # [B * beams, K + 1] -> [B, C]
+        # Each beam may end in one way, so of twice beam_size candidates at least beam_size go on.
+        candidates = (totals.view(-1, 1) + log_probs).view(sentences, -1)  # [B * beams, V] -> [B, beams * V]
         candidates, order = candidates.topk(min(2 * beam_size, candidates.size(1)))
-        parents = order // best.size(-1)
-        tokens = tokens.view(sentences, -1).gather(1, order)
+        parents, tokens = order // log_probs.size(-1), order % log_probs.size(-1)
         ends = tokens == eos_id
 
         # Histories are filled up with end of sentence, so an ending candidate's ids are its parent's.

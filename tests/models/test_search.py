@@ -51,7 +51,7 @@ class Tables:
 def search(*tables, max_length, beam_size, **options):
     """[[(text, score), ...] for every table]; an unfinished hypothesis has no final dot."""
     start = Tables(*tables)
-    limits = torch.tensor(max_length if isinstance(max_length, list) else [max_length] * len(tables))
+    limits = torch.tensor(max_length if isinstance(max_length, list) else [max_length] * len(tables), dtype=torch.long)
     found = beam_search(start.step, start, limits, beam_size=beam_size, **{**SPECIAL, **options})
     return [[("".join(WORDS[i] for i in h.ids) + "." * h.finished, h.score) for h in hs] for hs in found]
 
@@ -102,7 +102,7 @@ GARDEN_PATH["*"] = {".": 0.9, "c": 0.1}
 ENDLESS = {"*": {"a": 0.9, "b": 0.1}}
 
 
-@pytest.mark.parametrize("penalty, k, j, long", [(0, -0.3285, -2.3026, -0.7476), (1, -0.1643, -1.1513, -0.0934)])
+@pytest.mark.parametrize("penalty, k, j, long", [(0.0, -0.3285, -2.3026, -0.7476), (1.0, -0.1643, -1.1513, -0.0934)])
 @pytest.mark.parametrize("batch", ["S", "L", "SL", "LS", "SSL", "LSLS"])
 def test_a_sentence_does_not_depend_on_its_batch(batch, penalty, k, j, long):
     tables = [{"S": SHORT, "L": LONG}[name] for name in batch]
@@ -122,7 +122,8 @@ def test_a_finished_sentence_leaves_the_batch():
 
 
 @pytest.mark.parametrize(
-    "penalty, best", [(0, ("a.", -1.5214)), (1, ("bcde.", -0.3296)), (2, ("bcde.", -0.0659)), (-1, ("a.", -3.0429))]
+    "penalty, best",
+    [(0.0, ("a.", -1.5214)), (1.0, ("bcde.", -0.3296)), (2.0, ("bcde.", -0.0659)), (-1.0, ("a.", -3.0429))],
 )
 def test_a_higher_length_penalty_favours_longer_output(penalty, best):
     [found] = search(TEMPTING, max_length=6, beam_size=4, length_penalty=penalty)
@@ -131,7 +132,7 @@ def test_a_higher_length_penalty_favours_longer_output(penalty, best):
 
 def test_a_better_hypothesis_that_ends_late_is_waited_for():
     late = {"": {".": 0.7, "b": 0.3}, "bbbbb": {".": 1.0}, "*": {"b": 1.0}}
-    [found] = search(late, max_length=9, beam_size=2, length_penalty=1)
+    [found] = search(late, max_length=9, beam_size=2, length_penalty=1.0)
     assert found == close(("bbbbb.", math.log(0.3) / 6))
     assert search(late, max_length=9, beam_size=2) == [close((".", math.log(0.7)))]
 
@@ -139,12 +140,12 @@ def test_a_better_hypothesis_that_ends_late_is_waited_for():
 def test_one_beam_may_hand_on_all_that_live():
     crowded = {"": {"a": 0.9, "b": 0.1}, "a": {".": 0.35, "c": 0.4, "d": 0.25}, "ad": {"d": 1.0}, "add": {"d": 1.0}}
     crowded |= {"addd": {".": 1.0}, "*": {".": 0.5, "z": 0.5}}
-    assert search(crowded, max_length=9, beam_size=2, length_penalty=1) == [close(("addd.", math.log(0.225) / 5))]
+    assert search(crowded, max_length=9, beam_size=2, length_penalty=1.0) == [close(("addd.", math.log(0.225) / 5))]
 
 
 def test_the_n_best_list_begins_with_the_best():
     for table, limit in ((FLAT, 5), (TEMPTING, 6)):
-        for penalty in (-1, 0, 1):
+        for penalty in (-1.0, 0.0, 1.0):
             lists = [
                 search(table, max_length=limit, beam_size=4, length_penalty=penalty, num_hypotheses=n)[0]
                 for n in (1, 2, 4)
