@@ -5,18 +5,21 @@ Detokenised translations against untouched references. The one place where score
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Group
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
+
+from pipeline.data.lines import read_lines
 
 METRICS = ("bleu", "chrf", "ter")
 
@@ -142,30 +145,62 @@ class Evaluation:
 def evaluate(
     system: str, translations: Sequence[str], on: EvaluationSet, compatibility: bool = False, search: dict | None = None
 ) -> Evaluation:
-    """Score one system's translations, in ``compatibility`` also as older papers do."""
+    """Score one system's translations, in ``compatibility`` also as older papers do.
+
+    Raises:
+        ValueError: as ``score``.
+    """
     metrics = (*METRICS[:1], "bleu_lowercased", *METRICS[1:]) if compatibility else METRICS
-    scores = score(translations, on.references, on.target_language, metrics)
+    try:
+        scores = score(translations, on.references, on.target_language, metrics)
+    except ValueError as error:
+        raise ValueError(f"{system}: {error}") from error
     return Evaluation(system, translations, scores, doubts(translations, on.references, scores), search or {})
 
 
-def as_table(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> Group:
-    """The scores as a person reads them, with the signatures underneath."""
-    table = Table(title=f"{on.name}, {len(on.references)} sentences", title_justify="left")
-    table.add_column("system", overflow="fold")
-    scores = evaluations[0].scores
-    for name in scores:
-        table.add_column(TITLES[name], justify="right")
+def evaluate_files(
+    paths: Sequence[str], reference: str, target_language: str = "", compatibility: bool = False
+) -> tuple[list[Evaluation], EvaluationSet]:
+    """Score files of translations, one a line, against a file of references."""
+    on = EvaluationSet(Path(reference).name, [], list(read_lines(reference)), target_language)
+    return [evaluate(path, list(read_lines(path)), on, compatibility) for path in paths], on
+
+
+def show(evaluations: Sequence[Evaluation], on: EvaluationSet, json_path: str = "") -> None:
+    """Print the scores as a table, doubts on stderr, and write them as JSON (``-``: to stdout, the table to stderr)."""
+    p_values = {}
+    if len(evaluations) > 1:
+        systems = {evaluation.system: evaluation.translations for evaluation in evaluations}
+        p_values = differences(systems, on.references, on.target_language)
+    console = Console(file=sys.stderr if json_path == "-" else sys.stdout, highlight=False, markup=False)
+    console.print(as_table(evaluations, on, p_values))
+    for name, (_, signature, _) in evaluations[0].scores.items():
+        console.print(f"{TITLES[name]}: {signature}", soft_wrap=True)
+    if p_values:
+        console.print(f"p: paired bootstrap against {evaluations[0].system}, 1000 samples", soft_wrap=True)
+    for evaluation in evaluations:
+        for warning in evaluation.warnings:
+            print(f"warning: {evaluation.system}: {warning}", file=sys.stderr)
+    if json_path == "-":
+        print(as_json(evaluations, on, p_values), end="")
+    elif json_path:
+        Path(json_path).write_text(as_json(evaluations, on, p_values), encoding="utf-8")
+
+
+def as_table(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> Table:
+    """A row for each system, a column for each metric."""
+    table = Table(title=f"{on.name}, {len(on.references)} sentences", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", overflow="fold")
+    for name in evaluations[0].scores:
+        table.add_column(TITLES[name].replace(" ", "\n"), justify="right", no_wrap=True)
     for evaluation in evaluations:
         p = p_values.get(evaluation.system, {})
         cells = [
-            f"{score.value:.2f}" + (f" (p = {p[name]:.3f})" if name in p else "")
+            f"{score.value:.2f}" + (f"\np {p[name]:.3f}" if name in p else "")
             for name, score in evaluation.scores.items()
         ]
         table.add_row(evaluation.system, *cells)
-    notes = [f"{TITLES[name]}: {score.signature}" for name, score in scores.items()]
-    if p_values:
-        notes.append(f"p: paired bootstrap against {evaluations[0].system}, 1000 samples")
-    return Group(table, *(Text(note, overflow="fold") for note in notes))
+    return table
 
 
 def as_json(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> str:
