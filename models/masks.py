@@ -52,5 +52,5 @@ class Mask:
         visible = self.dense(scores.size(-2), scores.size(-1), scores.device)
         if visible is None:
             return scores.softmax(dim=-1)
-        # -inf would make the softmax of a row without visible keys NaN, and so the gradients of all others.
+        # Not -inf, which would make a row without visible keys NaN on the way.
         return scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~visible, 0)

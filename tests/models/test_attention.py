@@ -143,8 +143,9 @@ def test_a_row_without_visible_keys_is_zero_and_leaves_gradients_finite(attend, 
     """Scores fifty times the usual size do not overflow either."""
     q, k, v = queries_keys_values(length, length, dtype=dtype, device=device)
     keys = torch.tensor([[False], [True]], device=device).expand(2, length)
-    output = attend(50 * q, k, v, Mask(keys))
-    output.float().square().sum().backward()
+    with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
+        output = attend(50 * q, k, v, Mask(keys))
+        output.float().square().sum().backward()
     assert (output[0] == 0).all()
     for tensor in (q, k, v):
         assert tensor.grad.isfinite().all()
@@ -153,6 +154,14 @@ def test_a_row_without_visible_keys_is_zero_and_leaves_gradients_finite(attend, 
 
     alone = attend(50 * q[1:], k[1:], v[1:], Mask(keys[1:]))
     assert_close(output[1:], alone)
+
+
+@pytest.mark.parametrize("attend", [PLAIN, FUSED])
+def test_scores_that_fp16_holds_do_not_overflow_before_they_are_scaled(attend):
+    """150² · 4 is beyond fp16, half of it is not."""
+    q = k = torch.full((1, 1, 2, 4), 150.0, dtype=torch.float16)
+    v = torch.tensor([[[[1.0], [2.0]]]], dtype=torch.float16)
+    assert_close(attend(q, k, v, Mask()), torch.full((1, 1, 2, 1), 1.5, dtype=torch.float16))
 
 
 @pytest.mark.parametrize("attend", [PLAIN, FUSED])

@@ -104,7 +104,7 @@ def test_unrelated_pairs_are_not_learned_in_a_moment():
 
 
 def test_dropout_acts_in_training_only():
-    model = build(dropout=0.5)
+    model = build(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5)
     assert torch.equal(model(SOURCE, TARGET_IN), model(SOURCE, TARGET_IN))
     model.train()
     assert not torch.equal(model(SOURCE, TARGET_IN), model(SOURCE, TARGET_IN))
@@ -117,6 +117,16 @@ def test_each_dropout_reaches_encoder_and_decoder(kind, kernel):
     memory = model.encode(SOURCE)
     assert not torch.equal(model.encode(SOURCE).states, memory.states)
     assert not torch.equal(model.decode(TARGET_IN, memory), model.decode(TARGET_IN, memory))
+
+
+def test_dropout_falls_on_the_embedded_input_and_on_what_a_sublayer_adds():
+    model = build(dropout=0.5).train()
+    zeroed = model.embed(SOURCE, model.source_embedding) == 0
+    assert 0.2 < zeroed.double().mean() < 0.8
+    for layer in [*model.encoder, *model.decoder]:
+        for residual in layer.residuals:
+            added = residual(torch.zeros(2, 50, 8, dtype=torch.double), torch.ones_like)
+            assert_close(added.unique(), torch.tensor([0.0, 2.0], dtype=torch.double), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("norm_order", ["pre", "post"])
