@@ -1,0 +1,182 @@
+"""Text in, text out: the one door to a trained model.
+
+A translation depends on its sentence and the search's settings, and on nothing else: not on neighbours, batch size or
+order. Sentences are sorted by length into batches under a token budget, and equal ones are translated once.
+"""
+
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from models.search import Hypothesis, beam_search
+from models.transformer import Transformer
+from pipeline.checkpoint import load_model
+from pipeline.config import Configuration, SearchConfig, require
+from pipeline.data.batching import pad_sources
+from pipeline.data.cleaning import normalise
+from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
+from pipeline.inference.documents import split
+
+FORBIDDEN_IDS = (PAD_ID, UNK_ID, BOS_ID)
+"""Never generated: they stand for no text."""
+
+
+class Translation(NamedTuple):
+    text: str
+    """One line of plain text."""
+
+    score: float
+    """Length-normalised log-probability (``models.search``); of a text translated in parts, the parts' mean."""
+
+    finished: bool
+    """False if the length limit stopped it."""
+
+
+class Translator:
+    """A model with its tokenizers, and the normalisation and search settings of its configuration."""
+
+    def __init__(self, model: Transformer, tokenizers: Tokenizers, configuration: Configuration):
+        self.model = model
+        self.tokenizers = tokenizers
+        self.unicode_form = configuration.cleaning.unicode_form
+        self.search = configuration.search
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device | None = None) -> "Translator":
+        """The model of a run folder, a model folder or a ``.ckpt``; on a GPU where there is one, unless told where.
+
+        Raises:
+            ValueError, OSError: as ``pipeline.checkpoint.load_model``.
+        """
+        model, tokenizers, configuration, _ = load_model(path)
+        return cls(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), tokenizers, configuration)
+
+    def translate(self, sentences: Sequence[str], search: SearchConfig | None = None) -> list[str]:
+        """The best translation of each sentence; ``search`` takes the place of the model's own settings.
+
+        A sentence without a visible character gives an empty one. One beyond ``search.max_source_tokens`` is translated
+        in parts, with a warning.
+
+        Raises:
+            ValueError: ``search`` allows no translation.
+        """
+        return [found[0].text for found in self.hypotheses(sentences, search)]
+
+    def stream(
+        self,
+        sentences: Iterable[str],
+        search: SearchConfig | None = None,
+        num_hypotheses: int = 1,
+        chunk: int | None = None,
+    ) -> Iterator[list[Translation]]:
+        """What ``hypotheses`` returns, for any number of sentences: only a chunk of them is held at once."""
+        search = search or self.search
+        # Half as many sentences as a batch has tokens make about a dozen batches, enough to sort by length.
+        chunk = chunk or max(1, search.tokens_per_batch // 2)
+        rows = iter(sentences)
+        for first in itertools.count(1, chunk):
+            if not (some := list(itertools.islice(rows, chunk))):
+                return
+            yield from self.hypotheses(some, search, num_hypotheses, first)
+
+    @torch.inference_mode()
+    def hypotheses(
+        self,
+        sentences: Sequence[str],
+        search: SearchConfig | None = None,
+        num_hypotheses: int = 1,
+        first_row: int = 1,
+    ) -> list[list[Translation]]:
+        """The best translations of each sentence, best first: one to ``num_hypotheses`` of them.
+
+        ``first_row`` is the number of the first sentence in warnings.
+
+        Raises:
+            ValueError: ``search`` allows no translation, or has fewer beams than hypotheses are wanted.
+        """
+        search = search or self.search
+        shortest_limit = _max_length(search, source_tokens=1)
+        require(
+            search.min_length <= shortest_limit,
+            f"search.min_length={search.min_length} exceeds the {shortest_limit} tokens that a one-token sentence may "
+            "get: lower it, or raise search.max_length_extra",
+        )
+        require(
+            1 <= num_hypotheses <= search.beam_size,
+            f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
+        )
+        rows = self._encode(sentences, search.max_source_tokens, first_row)
+        # Longest first: a batch that is too much for the memory is met at once.
+        distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
+        found = {}
+        while len(found) < len(distinct):
+            longest = distinct[len(found)]
+            batch = distinct[len(found) :][: max(1, search.tokens_per_batch // (len(longest) + 1))]
+            found.update(zip(batch, self._search(batch, search, num_hypotheses), strict=True))
+        return [_join([found[ids] for ids in row]) for row in rows]
+
+    def _encode(self, sentences: Sequence[str], max_tokens: int, first_row: int) -> list[list[tuple[int, ...]]]:
+        """For each sentence the pieces of its parts: one part, several if it is too long, none if it is blank."""
+        texts = [normalise(sentence, self.unicode_form) for sentence in sentences]
+        encode = self.tokenizers.source.encode
+        rows = []
+        for row, (text, ids) in enumerate(zip(texts, encode(texts), strict=True), first_row):
+            parts = [ids]
+            if len(ids) > max_tokens:
+                parts = encode(split(text, lambda part: len(encode([part])[0]) <= max_tokens))
+                warnings.warn(
+                    f"sentence {row} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
+                    f"it is translated in {len(parts)} parts",
+                    stacklevel=4,
+                )
+            rows.append([tuple(part) for part in parts if part])
+        return rows
+
+    def _search(
+        self, sources: Sequence[tuple[int, ...]], search: SearchConfig, num_hypotheses: int
+    ) -> Iterator[list[Translation]]:
+        device = next(self.model.parameters()).device
+        memory = self.model.encode(pad_sources(sources).to(device))
+        found = beam_search(
+            self.model.step,
+            self.model.start(memory),
+            torch.tensor([_max_length(search, len(ids)) for ids in sources], device=device),
+            beam_size=search.beam_size,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            forbidden_ids=FORBIDDEN_IDS,
+            length_penalty=search.length_penalty,
+            min_length=search.min_length,
+            num_hypotheses=num_hypotheses,
+        )
+        return map(self._read, found)
+
+    def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+        texts = self.tokenizers.target.decode([hypothesis.ids for hypothesis in hypotheses])
+        # A model that spells in bytes may spell the end of a line; its translation is one line all the same.
+        return [
+            Translation(" ".join(text.splitlines()), hypothesis.score, hypothesis.finished)
+            for text, hypothesis in zip(texts, hypotheses, strict=True)
+        ]
+
+
+def _max_length(search: SearchConfig, source_tokens: int) -> int:
+    return max(1, int(search.max_length_ratio * source_tokens + search.max_length_extra))
+
+
+def _join(parts: list[list[Translation]]) -> list[Translation]:
+    """The parts' best translations one after the other, then their second ones, and so on."""
+    if not parts:
+        return [Translation("", 0.0, True)]
+    return [
+        Translation(
+            " ".join(part.text for part in parts),
+            sum(part.score for part in parts) / len(parts),
+            all(part.finished for part in parts),
+        )
+        for parts in zip(*parts, strict=False)  # the shortest list decides
+    ]
