@@ -47,8 +47,9 @@ def violation(name, imported):
     if within(name, "pipeline.inference") and within(imported, "pipeline.training"):
         return "pipeline.inference does not import pipeline.training"
     if within(name, "pipeline.training") and within(imported, "pipeline.inference"):
-        allowed = name == "pipeline.training.callbacks" and within(imported, "pipeline.inference.translator")
-        return None if allowed else "only the validation callback uses inference, and only its translator"
+        scoring = within(imported, "pipeline.inference.translator", "pipeline.inference.evaluation")
+        allowed = scoring and name == "pipeline.training.validation"
+        return None if allowed else "only the validation callback uses inference, to translate and to score"
     if within(imported, *LIGHTNING) and not within(name, "pipeline.data.datamodule", "pipeline.training"):
         return "Lightning lives in pipeline.training and the datamodule"
     if within(imported, "torch") and within(name, "models.config", "pipeline.config"):
@@ -81,7 +82,7 @@ def test_the_modules_that_are_judged_are_the_modules_that_are_there():
         ("pipeline.inference.translator", "import lightning as L"),
         ("pipeline.inference.translator", "from ..training import module"),
         ("pipeline.training.module", "from pipeline.inference.translator import Translator"),
-        ("pipeline.training.callbacks", "from pipeline.inference.serving import serve"),
+        ("pipeline.training.validation", "from pipeline.inference.serving import serve"),
         ("scripts.train", "from pytorch_lightning import Trainer"),
         ("scripts.train", "import scripts.prepare"),
         ("pipeline.config", "from torch import nn"),
@@ -97,7 +98,7 @@ def test_a_wrong_import_is_seen(name, source):
         ("models.search", "from models.masks import Mask\nfrom . import loss"),
         ("pipeline.data.datamodule", "import pytorch_lightning"),
         ("pipeline.training.fit", "from pytorch_lightning import Trainer\nfrom models.transformer import Transformer"),
-        ("pipeline.training.callbacks", "from pipeline.inference.translator import Translator"),
+        ("pipeline.training.validation", "from pipeline.inference.translator import Translator"),
         ("pipeline.inference.translator", "from pipeline import checkpoint\nimport torch"),
         ("scripts.train", "from pipeline.training.fit import fit"),
     ],
