@@ -1,0 +1,220 @@
+"""What happens after each update, in one order: stop?, log, validate, ship the best, save.
+
+Everything counts optimiser updates, not batches, and a checkpoint is written only between updates, after all else that
+its update brings: a run that goes on from it repeats nothing and leaves nothing out.
+"""
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+
+from pipeline.checkpoint import checkpoint_path, checkpoints, read_checkpoint, save_model, step_of, written_whole
+from pipeline.training.display import Display
+from pipeline.training.ending import Standing
+from pipeline.training.module import TOTALS, TranslationModule
+from pipeline.training.run_log import RunLog
+from pipeline.training.signals import StopSignals
+from pipeline.training.validation import METRICS, Validator
+
+
+class AfterUpdate(Callback):
+    """Logs, validates, saves and ends training, whose state it keeps in ``standing``."""
+
+    def __init__(self, module: TranslationModule, validator: Validator, display: Display):
+        self.configuration = module.configuration
+        self.limits = module.configuration.trainer
+        self.run = Path(module.configuration.output.run)
+        self.module, self.validator, self.display = module, validator, display
+        self.standing = Standing()
+        self.signals = StopSignals()
+        self.log: RunLog | None = None
+        self.clock = self.start_clock = 0.0
+        self.start_progress = 0.0
+        self.row_seconds = self.row_waiting = 0.0
+        """Training time, and the part of it spent waiting for data, since the last row of the log."""
+
+    # Lightning's hooks
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.standing.ending(self.limits):
+            trainer.should_stop = True  # only the last steps after training are left to do
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.log = RunLog(self.run / "logs", trainer.global_step)
+        self.signals.install()
+        self.start_progress = self.module.progress()
+        self.start_clock = self.clock = time.monotonic()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch, batch_idx: int) -> None:
+        self.row_waiting += self.pass_time()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs, batch, batch_idx: int) -> None:
+        if trainer.global_step != self.standing.step:
+            self.after_update(trainer, trainer.global_step)
+        else:
+            self.pass_time()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.close()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.close()
+
+    def state_dict(self) -> dict:
+        totals = dict(zip(TOTALS, self.totals(), strict=True))
+        row = {"seconds": self.row_seconds, "waiting": self.row_waiting}
+        return {"standing": dataclasses.asdict(self.standing), "totals": totals, "row": row}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.standing = Standing(**state["standing"])
+        self.module.seconds = self.standing.seconds
+        # The sums over ranks come back in equal shares.
+        self.module.totals = {name: total / self.module.trainer.world_size for name, total in state["totals"].items()}
+        self.row_seconds, self.row_waiting = state["row"]["seconds"], state["row"]["waiting"]
+
+    # what they do
+
+    def after_update(self, trainer: Trainer, step: int) -> None:
+        limits, standing = self.limits, self.standing
+        standing.step = step
+        standing.epochs = trainer.current_epoch + trainer.is_last_batch
+        self.pass_time()
+        if limits.max_minutes:  # all ranks go by rank 0's clock, or their learning rates and their end would differ
+            standing.seconds = trainer.strategy.broadcast(standing.seconds)
+        self.module.seconds = standing.seconds
+        stopping = trainer.strategy.reduce_boolean_decision(self.signals.received is not None, all=False)
+        ending = bool(standing.ending(limits))
+
+        validating = step % limits.validate_every == 0 or ending
+        saving = step % limits.checkpoint_every == 0 or ending or stopping
+        row = {}
+        if step % limits.log_every == 0 or ending:
+            row |= self.new_row(trainer)
+            self.display.show({"step": step} | row, *self.outlook())
+        elif validating or saving:
+            self.totals()  # waits for the device, so that training time is told from what follows, and finds NaN
+            self.pass_time()
+        if validating:
+            scores, best = self.validate(trainer, step)
+            row |= scores
+            saving |= best
+            ending |= bool(standing.ending(limits))
+        if row and self.log:
+            self.log.add({"step": step} | row)
+            if validating:
+                self.log.draw()
+        if saving or ending:
+            self.save(trainer, step)
+        if stopping or ending:
+            trainer.should_stop = True
+        self.clock = time.monotonic()
+
+    def pass_time(self) -> float:
+        """Count the time since the last call as training time."""
+        now = time.monotonic()
+        passed, self.clock = now - self.clock, now
+        self.standing.seconds += passed
+        self.row_seconds += passed
+        return passed
+
+    def totals(self) -> list[float]:
+        """The module's sums since the last row, over all ranks, in the order of ``TOTALS``.
+
+        Raises:
+            ValueError: the loss or the gradient is no longer a number.
+        """
+        module = self.module
+        sums = [torch.as_tensor(module.totals[name], dtype=torch.float64, device=module.device) for name in TOTALS]
+        totals = module.trainer.strategy.reduce(torch.stack(sums), reduce_op="sum").tolist()
+        norm_matters = self.limits.precision != "16"  # whose loss scaling tries too large factors, and skips the update
+        if not math.isfinite(totals[0]) or (norm_matters and not math.isfinite(totals[TOTALS.index("gradient_norm")])):
+            raise ValueError(
+                f"loss or gradient is not finite any more before update {self.standing.step}: lower "
+                f"optimizer.learning_rate={self.configuration.optimizer.learning_rate:g} or raise "
+                f"optimizer.warmup_steps={self.configuration.optimizer.warmup_steps}, with another output.run"
+            )
+        return totals
+
+    def new_row(self, trainer: Trainer) -> dict[str, float]:
+        """The columns of training since the last row."""
+        sums = dict(zip(TOTALS, self.totals(), strict=True))
+        self.pass_time()
+        seconds = max(self.row_seconds, 1e-9)
+        row = {
+            "epoch": trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) / trainer.num_training_batches,
+            "minutes": self.standing.seconds / 60,
+            "loss": sums["loss"] / sums["target_tokens"],
+            "learning_rate": self.module.learning_rate,
+            "gradient_norm": sums["gradient_norm"] / sums["updates"],
+            "source_tokens_per_second": sums["source_tokens"] / seconds,
+            "target_tokens_per_second": sums["target_tokens"] / seconds,
+            "waiting": self.row_waiting / seconds,
+            "padding": 1 - (sums["source_tokens"] + sums["target_tokens"]) / sums["cells"],
+        }
+        self.module.totals = dict.fromkeys(TOTALS, 0.0)
+        self.row_seconds = self.row_waiting = 0.0
+        return row
+
+    def outlook(self) -> tuple[float, float]:
+        """The share of the training that is done, and the seconds that the rest takes at this run's pace."""
+        progress = self.module.progress()
+        pace = (time.monotonic() - self.start_clock) / max(progress - self.start_progress, 1e-9)
+        return progress, (1 - progress) * pace
+
+    def validate(self, trainer: Trainer, step: int) -> tuple[dict[str, float], bool]:
+        """Scores, and whether they are the best so far, which are shipped at once."""
+        scores, translations = self.validator.scores(trainer)
+        best = self.standing.take(step, scores, METRICS[self.limits.metric])
+        self.display.say(
+            f"update {step:,}: {describe(scores)}" + (f", the best {self.limits.metric} so far" if best else "")
+        )
+        if trainer.is_global_zero:
+            if translations:
+                path = self.run / "samples" / f"step-{step:07d}.txt"
+                self.display.say(self.validator.write_samples(path, translations))
+            if best:
+                self.ship({"steps": [step], "validation": scores})
+        return scores, best
+
+    def ship(self, metrics: dict) -> None:
+        """Write the model as it is now to the run's model folder."""
+        save_model(self.run / "model", self.module.model, self.validator.tokenizers, self.configuration, metrics)
+
+    def save(self, trainer: Trainer, step: int) -> None:
+        trainer.save_checkpoint(checkpoint_path(self.run, step))
+        if trainer.is_global_zero:
+            for path in checkpoints(self.run)[: -self.limits.keep_last]:
+                if step_of(path) != self.standing.best_step:
+                    path.unlink()
+
+    def close(self) -> None:
+        self.signals.restore()
+        self.display.close()
+        if self.log:
+            self.log.tensorboard.close()
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Checkpoints that are on disk whole or not at all, and are read without running code."""
+
+    def save_checkpoint(self, checkpoint: dict, path, storage_options=None) -> None:
+        try:
+            with written_whole(Path(path)) as new, open(new, "wb") as file:
+                torch.save(checkpoint, file)
+        except (OSError, RuntimeError) as error:
+            raise OSError(f"{path} could not be written ({error}); the checkpoint before it is intact") from error
+
+    def load_checkpoint(self, path, map_location=None, weights_only=True) -> dict:
+        return read_checkpoint(path)
+
+
+def describe(scores: dict[str, float]) -> str:
+    """Scores of a validation in words."""
+    text = f"validation loss {scores['valid_loss']:.4f}, perplexity {scores['valid_perplexity']:.2f}"
+    return text + (f", BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}" if "bleu" in scores else "")

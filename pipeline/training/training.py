@@ -1,0 +1,186 @@
+"""A run from its first update, or from its newest checkpoint, to the model it ships."""
+
+import logging
+import signal
+import warnings
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from pytorch_lightning import Trainer
+from pytorch_lightning.utilities import rank_zero_only
+
+from pipeline.checkpoint import (
+    DamagedCheckpoint,
+    average_states,
+    checkpoint_path,
+    checkpoints,
+    model_state,
+    read_checkpoint,
+    remove_unfinished,
+    step_of,
+)
+from pipeline.cli import write_configuration
+from pipeline.config import Configuration, TrainerConfig
+from pipeline.data.datamodule import TranslationData
+from pipeline.data.preparation import prepare
+from pipeline.training.callbacks import AfterUpdate, WholeFiles, describe
+from pipeline.training.display import Display
+from pipeline.training.ending import better
+from pipeline.training.fit import FINISHED
+from pipeline.training.module import TranslationModule
+from pipeline.training.signals import requeue_slurm_job
+from pipeline.training.validation import METRICS, Validator, memory_advice
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def train(configuration: Configuration) -> None:
+    """See ``fit``."""
+    quieten_lightning()
+    run = Path(configuration.output.run)
+    display = Display(speaks=rank_zero_only.rank == 0)
+    Path(configuration.output.data).parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{configuration.output.data}.lock"):  # ranks that start together prepare only once
+        prepared = prepare(configuration)
+    module = TranslationModule(configuration, prepared.tokenizers, prepared.fingerprint)
+    after_update = AfterUpdate(module, Validator(prepared, module), display)
+    trainer = build_trainer(configuration.trainer, after_update)
+    newest = newest_checkpoint(run, display)
+    if newest:
+        check_continuation(newest, configuration, module, trainer)
+    if rank_zero_only.rank == 0:
+        begin_folder(run, configuration)
+        display.say(
+            f"{'going on with' if newest else 'training'} {run} {device_words(trainer)}"
+            + (f", from update {step_of(newest):,}" if newest else "")
+        )
+    batching = configuration.batching
+    advice = f"lower batching.tokens_per_batch={batching.tokens_per_batch}, raise trainer.accumulate_batches as much, "
+    try:
+        with memory_advice(advice + "and choose another output.run"):
+            trainer.fit(module, datamodule=TranslationData(configuration, prepared), ckpt_path=newest)
+        if ending := after_update.standing.ending(configuration.trainer):
+            ship_the_better(trainer, after_update, ending)
+    except BaseException:
+        if launcher := trainer.strategy.launcher:
+            launcher.kill(signal.SIGKILL)  # the other ranks may wait for this one in vain
+        raise
+    finally:
+        after_update.close()
+    if not ending:
+        leave(after_update)
+
+
+def quieten_lightning() -> None:
+    """Lightning's hints concern programmers, and what users need to know we say ourselves."""
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=name)
+
+
+def build_trainer(config: TrainerConfig, after_update: AfterUpdate) -> Trainer:
+    """Lightning's trainer; when it validates, logs, saves and ends is ``after_update``'s business."""
+    on_gpu = torch.cuda.is_available() and config.accelerator != "cpu"
+    if config.accelerator == "gpu" and not on_gpu:
+        raise ValueError("trainer.accelerator=gpu, but torch sees no GPU: use auto or cpu")
+    if config.precision == "16" and not on_gpu:
+        raise ValueError("trainer.precision=16 needs a GPU: use bf16, 32 or auto")
+    precision = config.precision
+    if precision == "auto":
+        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32"
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")
+    devices = config.devices or (torch.cuda.device_count() if on_gpu else 1)
+    return Trainer(
+        accelerator="gpu" if on_gpu else "cpu",
+        devices=devices,
+        num_nodes=config.num_nodes,
+        strategy="ddp" if devices * config.num_nodes > 1 else "auto",
+        precision=PRECISIONS[precision],
+        max_epochs=-1,
+        accumulate_grad_batches=config.accumulate_batches,
+        use_distributed_sampler=False,
+        callbacks=[after_update],
+        plugins=[WholeFiles()],
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def newest_checkpoint(run: Path, display: Display) -> Path | None:
+    """The newest checkpoint that is not damaged."""
+    for path in reversed(checkpoints(run)):
+        try:
+            read_checkpoint(path)
+            return path
+        except (DamagedCheckpoint, FileNotFoundError) as error:
+            display.say(f"{error}; going on with the one before")
+            if rank_zero_only.rank == 0 and path.exists():
+                path.rename(path.with_suffix(".damaged"))
+    return None
+
+
+def check_continuation(path: Path, configuration: Configuration, module: TranslationModule, trainer: Trainer) -> None:
+    """Raise ``ValueError`` unless training can go on from this checkpoint as if it had never stopped."""
+    begun = read_checkpoint(path)["dragoman"]
+    data, run = configuration.output.data, configuration.output.run
+    if begun["tokenizers"] != module.passport["tokenizers"]:
+        raise ValueError(f"{path} was trained with another tokenizer than the one in {data}: choose another output.run")
+    if begun["data"] != module.passport["data"]:
+        raise ValueError(f"the corpus in {data} has changed since {run} was begun: choose another output.run")
+    batches = trainer.world_size * trainer.accumulate_grad_batches
+    if begun["batches_per_update"] != batches:
+        raise ValueError(
+            f"{run} was begun with {begun['batches_per_update']} batches per update, but {trainer.world_size} devices "
+            f"times trainer.accumulate_batches={trainer.accumulate_grad_batches} are {batches}: change one of them"
+        )
+
+
+def begin_folder(run: Path, configuration: Configuration) -> None:
+    for folder in (run, run / "checkpoints", run / "logs", run / "samples"):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+    (run / FINISHED).unlink(missing_ok=True)
+    write_configuration(configuration, run / "config.yaml")
+
+
+def device_words(trainer: Trainer) -> str:
+    precision = {PRECISIONS[name]: name for name in PRECISIONS}[trainer.precision]
+    where = "the CPU" if trainer.strategy.root_device.type == "cpu" else torch.cuda.get_device_name()
+    return f"on {where}" + (f" × {trainer.world_size}" if trainer.world_size > 1 else "") + f", precision {precision}"
+
+
+def ship_the_better(trainer: Trainer, after_update: AfterUpdate, ending: str) -> None:
+    """Ship the average of the last checkpoints, or the best single one, whichever validates better."""
+    configuration, standing, run = after_update.configuration, after_update.standing, after_update.run
+    module = after_update.module.to(trainer.strategy.root_device)
+    last = checkpoints(run)[-configuration.trainer.keep_last :]
+    module.model.load_state_dict(average_states(model_state(read_checkpoint(path)) for path in last))
+    scores, _ = after_update.validator.scores(trainer)
+    average = {"steps": [step_of(path) for path in last], "validation": scores}
+    single = {"steps": [standing.best_step], "validation": standing.best_scores}
+    shipped = average if better(scores, standing.best_scores, METRICS[configuration.trainer.metric]) else single
+    if shipped is single:
+        module.model.load_state_dict(model_state(read_checkpoint(checkpoint_path(run, standing.best_step))))
+    if trainer.is_global_zero:
+        after_update.ship(shipped | {"single": single, "average": average})
+        standing.write(run / FINISHED)
+    what = f"the average of {len(last)} checkpoints" if shipped is average else f"update {standing.best_step:,}"
+    after_update.display.say(f"{ending}; {run / 'model'} holds {what}: {describe(shipped['validation'])}")
+
+
+def leave(after_update: AfterUpdate) -> None:
+    """End the program as the signal asked for, after its checkpoint is written."""
+    received = after_update.signals.received
+    after_update.display.say(
+        f"stopped after update {after_update.standing.step:,}, which is saved; the same command goes on from there"
+    )
+    if rank_zero_only.rank:
+        raise SystemExit(0)  # an error here would make Lightning end the others by force
+    if received == signal.SIGUSR1:
+        requeue_slurm_job()
+    raise SystemExit(128 + (received or signal.SIGTERM))

@@ -1,0 +1,115 @@
+"""How good the model is now: loss over all validation tokens, BLEU and chrF of greedy translations of some sentences.
+
+Every rank takes its share and all get the same scores: sums of losses are added up, translations are put back in their
+order, each exactly once.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+import torch
+from pytorch_lightning import Trainer
+from torch import distributed
+
+from pipeline.checkpoint import written_whole
+from pipeline.data.preparation import Prepared
+from pipeline.inference.evaluation import score
+from pipeline.inference.translator import Translator
+from pipeline.training.module import TranslationModule
+
+METRICS = {"bleu": "bleu", "chrf": "chrf", "loss": "valid_loss"}
+"""The column of a validation's scores that ``trainer.metric`` names."""
+
+
+class Validator:
+    """Scores the model of ``module`` on the validation split."""
+
+    def __init__(self, prepared: Prepared, module: TranslationModule):
+        self.module = module
+        self.tokenizers = prepared.tokenizers
+        configuration = module.configuration
+        limits = configuration.trainer
+        if len(prepared.valid) == 0:
+            raise ValueError("there is no validation data: set corpora.valid, or corpora.valid_size above 0")
+        if not limits.validation_sentences and limits.metric != "loss":
+            raise ValueError(
+                f"trainer.validation_sentences=0 leaves trainer.metric={limits.metric} without a value: "
+                "set trainer.metric=loss"
+            )
+        count = min(limits.validation_sentences, len(prepared.valid))
+        pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
+        self.sources, self.references = list(pairs["source"]), list(pairs["target"])
+        self.target_language = configuration.corpora.target_language
+
+    def scores(self, trainer: Trainer) -> tuple[dict[str, float], list[str]]:
+        """Columns of the log, and the translations."""
+        module = self.module
+        was_training = module.training
+        module.eval()
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            scores = self.losses(trainer)
+            translations = self.translations(trainer)
+        module.train(was_training)
+        if translations:
+            results = score(translations, self.references, self.target_language, metrics=("bleu", "chrf"))
+            scores |= {name: result.value for name, result in results.items()}
+        return scores, translations
+
+    def losses(self, trainer: Trainer) -> dict[str, float]:
+        sums = torch.zeros(3, dtype=torch.float64, device=self.module.device)
+        for batch in trainer.datamodule.val_dataloader():
+            sums += self.module.validation_step(trainer.strategy.batch_to_device(batch))
+        smoothed, plain, tokens = trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        return {"valid_loss": smoothed / tokens, "valid_perplexity": math.exp(min(plain / tokens, 700))}
+
+    def translations(self, trainer: Trainer) -> list[str]:
+        """Greedy translations of all chosen sentences, in order."""
+        configuration = self.module.configuration
+        translator = Translator(self.module.model, self.tokenizers, configuration)
+        rank, world_size = trainer.global_rank, trainer.world_size
+        greedy = replace(configuration.search, beam_size=1)
+        with memory_advice(f"lower search.tokens_per_batch={greedy.tokens_per_batch}"):
+            mine = translator.translate(self.sources[rank::world_size], greedy)
+        return in_order(everyones(mine, world_size))
+
+    def write_samples(self, path: Path, translations: list[str], count: int = 3) -> str:
+        """Write some of the translations with their sources and references; returns the text."""
+        chosen = range(0, len(translations), max(1, len(translations) // count))[:count]
+        text = "\n".join(
+            f"  source       {self.sources[i]}\n  reference    {self.references[i]}\n  translation  {translations[i]}\n"
+            for i in chosen
+        )
+        with written_whole(path) as new:
+            new.write_text(text, encoding="utf-8")
+        return text
+
+
+def everyones(mine: list[str], world_size: int) -> list[list[str]]:
+    """The lists of all ranks."""
+    if world_size == 1:
+        return [mine]
+    gathered: list = [None] * world_size
+    distributed.all_gather_object(gathered, mine)
+    return gathered
+
+
+def in_order(shares: Iterable[list[str]]) -> list[str]:
+    """One list again from the shares ``items[rank::world_size]``.
+
+    >>> in_order([["a", "c"], ["b"]])
+    ['a', 'b', 'c']
+    """
+    return [item for row in zip_longest(*shares) for item in row if item is not None]
+
+
+@contextmanager
+def memory_advice(advice: str) -> Iterator[None]:
+    """Turns a device's lack of memory into a ``ValueError`` that says what helps."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"the device has too little memory: {advice}; the last checkpoint is intact") from error

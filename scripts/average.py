@@ -1,0 +1,33 @@
+"""Average the weights of a run's last checkpoints into a model folder:
+
+python scripts/average.py --model runs/X --last 5 [--output F]
+"""
+
+from pathlib import Path
+
+from pipeline.cli import main
+
+
+def average(model: str, last: int = 5, output: str = "") -> None:
+    """Average the weights of a run's last checkpoints into a model folder.
+
+    Args:
+        model: The run folder.
+        last: How many of its newest checkpoints.
+        output: Model folder to write; by default average-N in the run folder.
+    """
+    from pipeline.checkpoint import average_checkpoints, checkpoints, save_model
+
+    if last < 1:
+        raise ValueError(f"--last={last} must be at least 1")
+    found = checkpoints(model)[-last:]
+    if not found:
+        raise ValueError(f"--model={model}: no checkpoints in {Path(model) / 'checkpoints'}; give a run folder")
+    folder = Path(output or Path(model) / f"average-{len(found)}")
+    averaged = average_checkpoints(found)
+    save_model(folder, averaged.model, averaged.tokenizers, averaged.configuration, averaged.metrics)
+    print(f"{folder}: the average of {', '.join(path.name for path in found)}")
+
+
+if __name__ == "__main__":
+    main(average)
