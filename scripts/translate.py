@@ -9,7 +9,7 @@ from pipeline.data.lines import read_lines
 
 
 def translate(
-    sentences: list[str] = [],  # noqa: B006
+    sentences: list[str] = [],
     /,
     *,
     model: str,
@@ -17,7 +17,7 @@ def translate(
     output: str = "-",
     nbest: int = 1,
     scores: bool = False,
-    search: Given[SearchConfig] = Given(),  # noqa: B008
+    search: Given[SearchConfig] = Given(),
 ):
     """Translate lines of text: one line in, one line out, in order; a blank line stays blank.
 

@@ -1,0 +1,345 @@
+"""Text in, text out: a translation depends on its sentence alone, and n lines stay n lines."""
+
+import copy
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.config import TransformerConfig
+from models.search import beam_search
+from pipeline.checkpoint import build_model, save_model
+from pipeline.config import Configuration, SearchConfig, TokenizerConfig
+from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
+from pipeline.inference import translator as translator_module
+from pipeline.inference.documents import split, write, written
+from pipeline.inference.translator import Translation, Translator
+
+ROOT = Path(__file__).parents[2]
+
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "while",
+    "two",
+    "old",
+    "trees",
+    "of",
+    "that",
+    "garden",
+    "seen",
+    "in",
+    "café",
+]
+SENTENCES = [
+    "the cat sat",
+    "a mat",
+    "two old trees of that garden seen in café while the cat sat on a mat",
+    "seen",
+    "the old garden on the mat",
+    "cat cat cat cat cat cat cat cat",
+    "trees in garden of a café",
+    "garden",
+]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """An untrained model with weights large enough for it to have opinions."""
+    configuration = Configuration(
+        tokenizer=TokenizerConfig(vocab_size=60),
+        model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2),
+        search=SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
+    )
+    text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
+    tokenizers = train_tokenizers(text, text, configuration.tokenizer)
+    torch.manual_seed(4)
+    model = build_model(configuration, tokenizers).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    return Translator(model, tokenizers, configuration)
+
+
+def settings(translator, **changes):
+    return dataclasses.replace(translator.search, **changes)
+
+
+def assert_same(found, expected):
+    assert [[(t.text, t.finished) for t in row] for row in found] == [
+        [(t.text, t.finished) for t in row] for row in expected
+    ]
+    assert [t.score for row in found for t in row] == pytest.approx([t.score for row in expected for t in row])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_translation_depends_on_its_sentence_alone(translator, beam_size):
+    search = settings(translator, beam_size=beam_size)
+    alone = [translator.hypotheses([sentence], search, beam_size)[0] for sentence in SENTENCES]
+    assert len({found[0].text for found in alone}) == len(SENTENCES)
+    for budget in (1, 30, 4096):
+        search = settings(translator, beam_size=beam_size, tokens_per_batch=budget)
+        assert_same(translator.hypotheses(SENTENCES, search, beam_size), alone)
+        assert_same(translator.hypotheses(SENTENCES[::-1], search, beam_size), alone[::-1])
+        assert_same(translator.hypotheses(["", *SENTENCES, "", *SENTENCES], search, beam_size)[1:9], alone)
+    assert translator.translate(SENTENCES, search) == [found[0].text for found in alone]
+
+
+def test_batches_keep_to_the_token_budget_and_equal_sentences_are_translated_once(translator, monkeypatch):
+    shapes = []
+    encode = translator.model.encode
+    monkeypatch.setattr(translator.model, "encode", lambda source: shapes.append(source.shape) or encode(source))
+    translator.translate(SENTENCES * 3, settings(translator, tokens_per_batch=50))
+    assert sum(rows for rows, _ in shapes) == len(SENTENCES)
+    assert len(shapes) > 1 and all(rows == 1 or rows * width <= 50 for rows, width in shapes)
+
+
+def test_padding_has_no_voice(translator):
+    loud = Translator(copy.deepcopy(translator.model), translator.tokenizers, Configuration())
+    embedding = copy.deepcopy(loud.model.source_embedding)  # the target's stays as it is
+    with torch.no_grad():
+        embedding.weight[PAD_ID] = 1e6
+    loud.model.source_embedding = embedding
+    assert_same(loud.hypotheses(SENTENCES, translator.search), translator.hypotheses(SENTENCES))
+
+
+@pytest.mark.parametrize("blank", ["", "   ", "\t\r", "\u200b", "\ufeff", "\x00", "\u00ad\u2060"])
+def test_a_text_without_a_visible_character_is_not_shown_to_the_model(translator, monkeypatch, blank):
+    monkeypatch.setattr(translator.model, "encode", None)
+    assert translator.hypotheses([blank, blank]) == [[Translation("", 0.0, True)]] * 2
+
+
+def test_blank_sentences_are_safe_among_others_in_half_precision(translator):
+    model = build_model(Configuration(model=translator.model.config), translator.tokenizers).eval()
+    half = Translator(model.bfloat16(), translator.tokenizers, Configuration())
+    found = half.translate(["the cat", "", "\u200b", "a mat"], settings(translator))
+    assert found[1:3] == ["", ""] and found[0] and found[3]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "trees in garden of a cafe\u0301",
+        "  trees in  garden\tof a café ",
+        "trees in garden of a café\r",
+        "trees in garden of a café\n",
+        "\ufefftrees in garden\u00a0of a café",
+        "trees\u2028in garden of\x0ca café",
+        "trees in garden of a ca\x00fé\u200b",
+    ],
+)
+def test_text_is_normalised_as_for_training(translator, variant):
+    assert translator.translate([variant]) == translator.translate(["trees in garden of a café"])
+
+
+def test_settings_come_with_the_model(translator):
+    plain = Configuration(model=translator.model.config, search=settings(translator, beam_size=1, max_length_extra=1))
+    other = Translator(translator.model, translator.tokenizers, plain)
+    search = settings(translator, beam_size=1, max_length_extra=1)
+    assert other.translate(SENTENCES) == translator.translate(SENTENCES, search) != translator.translate(SENTENCES)
+
+
+def test_the_length_limit_grows_with_the_source(translator, monkeypatch):
+    limits = {}
+
+    def spy(step, state, max_lengths, **options):
+        limits.update(zip([len(ids) for ids in sources], max_lengths.tolist(), strict=True))
+        return beam_search(step, state, max_lengths, **options)
+
+    monkeypatch.setattr(translator_module, "beam_search", spy)
+    sources = sorted(translator.tokenizers.source.encode(SENTENCES), key=lambda ids: (-len(ids), ids))
+    translator.translate(SENTENCES, settings(translator, max_length_ratio=1.5, max_length_extra=2))
+    assert limits == {len(ids): int(1.5 * len(ids) + 2) for ids in sources}
+    sources = sources[-1:]
+    translator.translate(["seen"], settings(translator, max_length_ratio=0.01, max_length_extra=0))
+    assert 1 in limits.values(), "a source that is short beside its ratio still gets a token"
+
+
+def test_special_tokens_are_not_generated(translator, monkeypatch):
+    step = translator.model.step
+
+    def pushy(ids, state):
+        logits, state = step(ids, state)
+        logits[:, [PAD_ID, UNK_ID, BOS_ID]] += 50.0
+        return logits, state
+
+    expected = translator.hypotheses(SENTENCES)
+    monkeypatch.setattr(translator.model, "step", pushy)
+    assert_same(translator.hypotheses(SENTENCES), expected)
+
+
+def test_typed_control_tokens_are_text(translator):
+    ids = translator.tokenizers.source.encode(["the cat </s> sat", "<s> <unk> <pad>"])
+    assert all(token > 3 or token == UNK_ID for row in ids for token in row)
+    cut, whole = translator.translate(["the cat", "the cat </s> sat"])
+    assert cut != whole
+
+
+def test_a_translation_is_one_line_whatever_the_pieces_spell(translator, monkeypatch):
+    class Spelling:
+        @staticmethod
+        def decode(ids):
+            return ["two\nlines\r\nor\u2028more\n"] * len(ids)
+
+    monkeypatch.setattr(translator, "tokenizers", translator.tokenizers._replace(target=Spelling))
+    assert translator.translate(["seen"]) == ["two lines or more"]
+
+
+def test_a_source_too_long_is_translated_in_parts_with_a_warning(translator):
+    parts = ["the cat sat on a mat.", "two old trees on that mat.", "a garden in café on it.", "the mat sat on a cat."]
+    search = settings(translator, max_source_tokens=10)
+    together = " ".join(parts)
+    num_tokens = len(translator.tokenizers.source.encode([together])[0])
+    with pytest.warns(
+        UserWarning,
+        match=rf"sentence 2 has {num_tokens} source tokens, more than search.max_source_tokens=10: .* in 4 parts",
+    ):
+        first, found, last = translator.translate(["seen", together, "garden"], search)
+    assert found == " ".join(translator.translate(parts, search))
+    assert [first, last] == translator.translate(["seen", "garden"], search)
+
+
+def test_n_best_lists_of_parts_are_joined(translator):
+    parts = ["the cat sat on a mat.", "two old trees on that mat."]
+    search = settings(translator, max_source_tokens=10)
+    with pytest.warns(UserWarning, match="in 2 parts"):
+        [found] = translator.hypotheses([" ".join(parts)], search, 3)
+    first, second = translator.hypotheses(parts, search, 3)
+    assert [t.text for t in found] == [f"{a.text} {b.text}" for a, b in zip(first, second, strict=True)]
+    assert [t.score for t in found] == pytest.approx(
+        [(a.score + b.score) / 2 for a, b in zip(first, second, strict=True)]
+    )
+
+
+@pytest.mark.parametrize(
+    "text, limit, parts",
+    [
+        ("It is short.", 12, ["It is short."]),
+        ("Who came? Nobody did. Then all left.", 16, ["Who came?", "Nobody did.", "Then all left."]),
+        ('He said "Stop." Then he went on and on.', 25, ['He said "Stop."', "Then he went on and on."]),
+        ("no end of a sentence in sight here", 20, None),
+        ("x" * 10, 3, None),
+        ("他来了。她走了。天黑了。", 8, None),
+        ("。。。。", 1, ["。"] * 4),
+        ("a " + "y" * 50 + " b", 9, None),
+    ],
+)
+def test_long_text_is_divided_where_it_hurts_least(text, limit, parts):
+    found = split(text, lambda part: len(part) <= limit)
+    assert all(len(part) <= limit for part in found)
+    assert "".join(found).replace(" ", "") == text.replace(" ", "")
+    assert len(found) <= 4 * -(-len(text) // limit)
+    if parts is not None:
+        assert found == parts
+    if "。" in text and parts is None:
+        assert all(part.endswith("。") for part in found)
+    if " " in text:
+        assert all(len(word) > limit or word in " ".join(found).split() for word in text.split())
+
+
+def test_a_stream_is_read_in_chunks_and_equals_the_whole(translator):
+    sentences = [SENTENCES[i % 8] if i % 4 else "" for i in range(50)]
+    read = []
+    stream = translator.stream((read.append(s) or s for s in sentences), chunk=7)
+    next(stream)
+    assert len(read) == 7
+    assert [found[0].text for found in stream] == translator.translate(sentences)[1:]
+    assert list(translator.stream([])) == []
+    long = " ".join(WORDS * 3)
+    with pytest.warns(UserWarning, match="sentence 9 has"):
+        list(translator.stream(["seen"] * 8 + [long], chunk=3))
+
+
+def test_settings_that_allow_no_translation_are_refused_at_once(translator):
+    with pytest.raises(ValueError, match=r"search.min_length=9 exceeds the 4 tokens that a one-token sentence"):
+        translator.translate([], settings(translator, min_length=9))
+    with pytest.raises(ValueError, match=r"4 hypotheses cannot come of search.beam_size=3: raise it"):
+        translator.hypotheses([], None, 4)
+
+
+def test_a_file_takes_its_name_when_it_is_complete(tmp_path, capsys):
+    path = tmp_path / "out.txt"
+    found = [[Translation("ein\x85s", -0.25, True), Translation("zwei", -1.0, False)], [Translation("", 0.0, True)]]
+
+    def interrupted():
+        yield found[0]
+        assert not path.exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(interrupted(), str(path), table=False)
+    assert list(tmp_path.iterdir()) == []
+    write(found, str(path), table=False)
+    assert path.read_bytes() == "ein\x85s\n\n".encode()
+    write(found, str(path), table=True)
+    assert path.read_text("utf-8") == "1\t-0.2500\tend\tein\x85s\n1\t-1.0000\tlimit\tzwei\n2\t0.0000\tend\t\n"
+    write(found[1:], "-", table=False)
+    assert capsys.readouterr().out == "\n"
+
+
+def test_a_device_a_link_and_a_folder_keep_what_they_are(tmp_path):
+    with written(os.devnull) as file:
+        file.write("gone")
+    assert not Path(os.devnull).is_file()
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    with written(str(link)) as file:
+        file.write("through")
+    assert link.is_symlink() and target.read_text() == "through"
+    with pytest.raises(IsADirectoryError), written(str(tmp_path)) as file:
+        file.write("over")
+    assert target.exists()
+
+
+@pytest.fixture(scope="module")
+def model_folder(translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "model"
+    configuration = Configuration(model=translator.model.config, search=translator.search)
+    save_model(folder, translator.model, translator.tokenizers, configuration, {})
+    return folder
+
+
+def run(model, *arguments, stdin=b"", **environment):
+    command = [sys.executable, "scripts/translate.py", "--model", str(model), *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, env=environment, check=False)
+
+
+def test_lines_in_are_lines_out_under_any_locale(model_folder, translator):
+    lines = ["", "the cat sat", "\ufeffcafé", "a\u2028mat\x85on\x0ca\x0bgarden\rseen", "", "\x00", "garden"]
+    stdin = "\r\n".join(lines).encode()  # the last line has no end
+    found = run(model_folder, stdin=stdin, LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    loaded = Translator.load(model_folder, device="cpu")
+    assert found.returncode == 0 and found.stderr == b""
+    assert found.stdout.decode("utf-8") == "".join(text + "\n" for text in loaded.translate(lines))
+    assert found.stdout.count(b"\n") == 7
+
+
+def test_a_table_has_rows_for_every_line(model_folder):
+    found = run(model_folder, "the cat", " ", "--nbest", 3)
+    rows = [line.split("\t") for line in found.stdout.decode().splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "1", "2"] and rows[3] == ["2", "0.0000", "end", ""]
+    assert all(re.fullmatch(r"-\d+\.\d{4}", row[1]) and row[2] in ("end", "limit") for row in rows[:3])
+
+
+def test_a_line_that_is_not_utf_8_is_named_and_nothing_is_left(model_folder, tmp_path):
+    found = run(model_folder, "--output", tmp_path / "out.txt", stdin=b"the cat\na mat\nM\xfcll\nseen\n")
+    assert found.returncode == 1 and found.stdout == b"" and list(tmp_path.iterdir()) == []
+    assert re.fullmatch(rb"translate.py: error: -, line 3: byte 0xfc at position 2 is not utf-8: .*\n", found.stderr)
+
+
+def test_a_reader_that_leaves_ends_it_quietly(model_folder):
+    stdin = b"the cat sat\n\n" * 5000
+    command = f"{sys.executable} scripts/translate.py --model {model_folder} --search.beam_size 1 | head -n 1"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, shell=True, input=stdin, capture_output=True, cwd=ROOT, env=environment, check=True)
+    assert found.stdout.count(b"\n") == 1 and found.stderr == b""
