@@ -2,6 +2,15 @@
 
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from datasets import Dataset
+
+from pipeline.config import CleaningConfig
+from pipeline.data.progress import progress
 
 CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]")
 """Control characters that are not white space, byte order marks, and halves of surrogate pairs."""
@@ -28,3 +37,51 @@ def normalise(text: str, unicode_form: str = "NFC") -> str:
         text = unicodedata.normalize(unicode_form, text)
     text = OUTSIDE.sub("", " ".join(text.split()))
     return text if VISIBLE.search(text) else ""
+
+
+RULES: dict[str, Callable[[str, str, CleaningConfig], bool]] = {
+    "empty": lambda source, target, config: not (source and target),
+    "too_long": lambda source, target, config: max(len(source), len(target)) > config.max_characters,
+    "length_ratio": lambda source, target, config: (
+        max(len(source), len(target)) + 10 > config.max_length_ratio * (min(len(source), len(target)) + 10)
+    ),
+    "identical_sides": lambda source, target, config: config.drop_identical and source == target,
+}
+"""A name, and when a normalised pair is dropped for it; the first rule that applies counts."""
+
+
+@dataclass
+class Report:
+    """How many pairs were dropped for what, each with its first examples."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def drop(self, rule: str, source: str, target: str) -> None:
+        self.dropped[rule] += 1
+        if self.dropped[rule] <= 3:
+            self.examples.setdefault(rule, []).append((source[:200], target[:200]))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {rule}" for rule, count in self.dropped.items()) or "nothing dropped"
+
+
+def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) -> tuple[Dataset, Report]:
+    """Normalise both sides and drop the pairs that break a rule; a row's own ``fault`` comes before the rules."""
+    report = report or Report()
+
+    def keep(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+        kept = []
+        for source, target, fault in zip(batch["source"], batch["target"], batch["fault"], strict=True):
+            source, target = normalise(source, config.unicode_form), normalise(target, config.unicode_form)
+            broken = fault or next((name for name, breaks in RULES.items() if breaks(source, target, config)), None)
+            if broken:
+                report.drop(broken, source, target)
+            else:
+                kept.append((source, target))
+        advance(len(batch["source"]))
+        return {"source": [source for source, _ in kept], "target": [target for _, target in kept]}
+
+    with progress("cleaning", len(pairs)) as advance:
+        kept = pairs.map(keep, batched=True, remove_columns=pairs.column_names, new_fingerprint=uuid4().hex)
+    return kept, report

@@ -1,0 +1,167 @@
+"""Two Bibles aligned by verse: modules of the SWORD project, read with pysword, fetched as Debian packages."""
+
+import html
+import math
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pysword.modules import SwordModules
+
+from pipeline.config import CorporaConfig
+
+INSTEAD = "or name a folder with SWORD modules (corpora.sword_folder), or files of your own (corpora.kind=text)"
+
+
+class Row(NamedTuple):
+    """One verse in both languages; ``fault`` says why it is not to be used."""
+
+    source: str
+    target: str
+    group: str
+    fault: str
+
+
+def verse_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[Row]:
+    """All verses of the books that both modules have, in order; a chapter is a group.
+
+    Texts count verses differently in places. A verse on one side only, one more than twice as long as the other
+    side makes usual, and all of a chapter whose lengths go twice as far apart as is usual are marked as faults.
+    """
+    source, target = (_plain_verses(module) for module in _modules(corpora))
+    shared = {book for book, _, _ in source} & {book for book, _, _ in target}
+    places = [place for place in source | target if place[0] in shared and (source.get(place) or target.get(place))]
+    both = [place for place in places if source.get(place) and target.get(place)]
+    if not both:
+        raise ValueError("corpora: the two SWORD modules have no verse in common: name other modules or packages")
+    ratios = {place: math.log((10 + len(source[place])) / (10 + len(target[place]))) for place in both}
+    usual = statistics.median(ratios.values())
+    chapters: dict[tuple[str, int], list[float]] = {}
+    for (book, chapter, _), ratio in ratios.items():
+        chapters.setdefault((book, chapter), []).append(abs(ratio - usual))
+    spread = {chapter: statistics.mean(distances) for chapter, distances in chapters.items()}
+    usual_spread = statistics.median(spread.values())
+    for place in places:
+        book, chapter, _ = place
+        fault = ""
+        if place not in ratios:
+            fault = "verse_on_one_side"
+        elif spread[book, chapter] > 2 * usual_spread:
+            fault = "chapter_numbered_differently"
+        elif abs(ratios[place] - usual) > math.log(2):
+            fault = "verses_differ"
+        yield Row(source.get(place, ""), target.get(place, ""), f"{book} {chapter}", fault)
+
+
+def module_files(corpora: CorporaConfig) -> list[Path]:
+    """The files of both modules, which are fetched where they are missing."""
+    return [path for module in _modules(corpora) for path in module.files]
+
+
+class Module(NamedTuple):
+    modules: SwordModules
+    name: str
+    files: list[Path]
+
+
+def _modules(corpora: CorporaConfig) -> tuple[Module, Module]:
+    return (
+        _module(corpora, "source", corpora.source_package, corpora.source_module),
+        _module(corpora, "target", corpora.target_package, corpora.target_module),
+    )
+
+
+def _module(corpora: CorporaConfig, side: str, package: str, name: str) -> Module:
+    folder = Path(corpora.sword_folder) if corpora.sword_folder else fetch(package)
+    if not (folder / "mods.d").is_dir():
+        raise ValueError(f"corpora.sword_folder={folder} has no mods.d: name the folder that holds mods.d and modules")
+    modules = SwordModules(str(folder))
+    found = modules.parse_modules()
+    if not name and len(found) == 1:
+        (name,) = found
+    if name not in found:
+        raise ValueError(f"corpora.{side}_module={name}: set it to one of {', '.join(sorted(found))} (in {folder})")
+    data = folder / found[name]["datapath"]
+    files = [path for path in (data if data.is_dir() else data.parent).rglob("*") if path.is_file()]
+    return Module(modules, name, sorted(files))
+
+
+def _plain_verses(module: Module) -> dict[tuple[str, int, int], str]:
+    """Text by (book, chapter, verse)."""
+    try:
+        bible = module.modules.get_bible_from_module(module.name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"corpora: SWORD module {module.name} cannot be read: {error}") from None
+    if hasattr(bible, "_decompressed_text"):  # pysword would unpack the whole book for every verse
+        bible._decompressed_text = lru_cache(maxsize=2)(bible._decompressed_text)
+    osis = module.modules._modules[module.name].get("sourcetype", "OSIS").upper() == "OSIS"
+    return {
+        (book.osis_name, chapter, verse): plain_text(text) if osis else " ".join(text.split())
+        for books in bible.get_structure().get_books().values()
+        for book in books
+        for chapter in range(1, book.num_chapters + 1)
+        for verse, text in enumerate(bible.get_iter(book.osis_name, chapter, clean=not osis), 1)
+    }
+
+
+# A psalm's title is canonical: many texts have it as the beginning of the first verse.
+NOT_TEXT = re.compile(r'<(note|figure|speaker|title(?![^>]*canonical="true"))\b[^>]*(?<!/)>.*?</\1>', re.DOTALL)
+AFTER_BOOK = re.compile(r'<div\b(?=[^>]*\btype="book")(?=[^>]*\beID=).*', re.DOTALL)
+WITHIN_WORDS = re.compile(r"</?(?:w|q|transChange|seg|hi|divineName|foreign|name|a|abbr|inscription)\b[^>]*>")
+TAG = re.compile("<[^>]*>")
+STRAY_BLANK = re.compile(r" +(?=[,.;:!?)\]”])|(?<=[—(\[“¡¿]) +")
+
+
+def plain_text(osis: str) -> str:
+    """A verse of OSIS markup as text: without notes, headings and what follows the book's end, lines joined."""
+    text = NOT_TEXT.sub(" ", AFTER_BOOK.sub("", osis))
+    text = html.unescape(TAG.sub(" ", WITHIN_WORDS.sub("", text)))
+    return STRAY_BLANK.sub("", " ".join(text.split()))
+
+
+def fetch(package: str) -> Path:
+    """The folder with the package's modules; downloaded once, whole or not at all, without root."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "sword"
+    unpacked = cache / package
+    if not unpacked.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            try:
+                _download(package, folder, cache)
+                (archive,) = Path(folder).glob("*.deb")
+                _run(["dpkg-deb", "-x", str(archive), f"{folder}/unpacked"], folder)
+            except FileNotFoundError as error:
+                raise ValueError(
+                    f"{error.filename}, which fetches packages, is not here: install it, {INSTEAD}"
+                ) from None
+            except subprocess.SubprocessError as error:
+                complaint = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+                raise ValueError(f"package {package} cannot be fetched ({complaint}): try again, {INSTEAD}") from None
+            try:
+                os.rename(f"{folder}/unpacked", unpacked)
+            except OSError:  # another process was faster
+                if not unpacked.exists():
+                    raise
+    return unpacked / "usr" / "share" / "sword"
+
+
+def _download(package: str, folder: str, cache: Path) -> None:
+    """``apt-get download``; where the machine's lists do not know the package, with fresh lists of our own."""
+    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=30"]
+    try:
+        _run([*command, "download", package], folder)
+    except subprocess.CalledProcessError:
+        (cache / "apt" / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+        command += ["-o", f"Dir::State::lists={cache}/apt/lists", "-o", f"Dir::Cache={cache}/apt"]
+        _run([*command, "update"], folder)
+        _run([*command, "download", package], folder)
+
+
+def _run(command: list[str], folder: str) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=600)
