@@ -2,15 +2,19 @@
 
 import itertools
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 
+from models.config import TransformerConfig
 from models.search import beam_search, greedy_search, score_targets
+from models.transformer import Transformer
 
 PAD, BOS, EOS = 0, 1, 2
 WORDS = ["<pad>", "<bos>", "<eos>", *"abcdefghijklmnopqrstuvwxyz"]
-SPECIAL = {"bos_id": BOS, "eos_id": EOS, "forbidden_ids": (PAD, BOS)}
+ALLOWED = {"eos_id": EOS, "forbidden_ids": (PAD, BOS)}
+SPECIAL = {"bos_id": BOS, **ALLOWED}
 LETTERS = {letter: WORDS.index(letter) for letter in "abcdefghijklmnopqrstuvwxyz"} | {".": EOS}
 
 
@@ -294,14 +298,14 @@ def test_one_beam_is_the_argmax_loop(penalty):
 @pytest.mark.parametrize("penalty, min_length", [(0.0, 0), (1.0, 0), (-1.0, 2)])
 def test_a_returned_score_is_the_score_of_the_forced_target(beam_size, penalty, min_length):
     step, start, logits = random_step(vocabulary=9, seed=4)
-    options = SPECIAL | {"length_penalty": penalty, "min_length": min_length}
-    found = beam_search(step, start(6), torch.tensor([9, 9, 3, 2, 9, 9]), beam_size=beam_size, **options)
+    options = ALLOWED | {"length_penalty": penalty, "min_length": min_length}
+    limits = torch.tensor([9, 9, 3, 2, 9, 9])
+    found = beam_search(step, start(6), limits, beam_size=beam_size, bos_id=BOS, **options)
     targets = [h.ids + [EOS] * h.finished for [h] in found]
     width = max(map(len, targets))
     target_out = torch.tensor([target + [PAD] * (width - len(target)) for target in targets])
     prefixes = torch.cat([torch.arange(6)[:, None] + 100, torch.full((6, 1), BOS), target_out[:, :-1]], 1)
     full = torch.stack([logits(prefixes[:, : t + 2]) for t in range(width)], 1)
-    del options["bos_id"]
     forced = score_targets(full, target_out, pad_id=PAD, **options)
     assert forced.tolist() == pytest.approx([h.score for [h] in found], rel=1e-5)
 
@@ -376,3 +380,45 @@ def test_nan_is_an_error_not_a_translation(beam_size):
     broken = {"*": {"a": math.nan}}
     with pytest.raises(ValueError, match="the model returned NaN"):
         search(broken, max_length=5, beam_size=beam_size)
+
+
+class Prefixes(NamedTuple):
+    """The state of a search without a cache: the source and the target so far of every row."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+
+    def select(self, rows):
+        return Prefixes(self.source[rows.flatten()], self.target[rows.flatten()])
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+def test_a_cached_search_equals_one_that_reads_the_whole_prefix_at_every_step(beam_size):
+    torch.manual_seed(5)
+    config = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2)
+    model = Transformer(config, 12, 12, pad_id=PAD).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    lengths = [i % 9 + 1 for i in range(20)]
+    source = torch.randint(3, 12, (20, 9)).masked_fill(torch.arange(9) >= torch.tensor(lengths)[:, None], PAD)
+    limits = torch.tensor([2 * length + 1 for length in lengths])
+    options = ALLOWED | {"length_penalty": 0.6}
+
+    def search(step, state):
+        return beam_search(step, state, limits, beam_size=beam_size, bos_id=BOS, **options)
+
+    def reread(ids, state):
+        state = state._replace(target=torch.cat([state.target, ids], 1))
+        return model(state.source, state.target)[:, -1], state
+
+    found = search(model.step, model.start(model.encode(source)))
+    slow = search(reread, Prefixes(source, source[:, :0]))
+    assert [h.ids for [h] in found] == [h.ids for [h] in slow]
+    assert [h.score for [h] in found] == pytest.approx([h.score for [h] in slow], rel=1e-6)
+    assert len({len(h.ids) for [h] in found}) > 4, "sentences leave at different times"
+
+    for [hypothesis], ids in zip(found, source, strict=True):
+        target = torch.tensor([[BOS, *hypothesis.ids] + [EOS] * hypothesis.finished])
+        forced = score_targets(model(ids[None], target[:, :-1]), target[:, 1:], pad_id=PAD, **options)
+        assert forced.item() == pytest.approx(hypothesis.score, rel=1e-6)
