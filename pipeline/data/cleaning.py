@@ -21,8 +21,7 @@ VISIBLE = re.compile(rf"[^\s{IGNORABLE}]")
 """What is neither white space nor of Unicode's property Default_Ignorable_Code_Point."""
 
 # Joiners stay at a word's end: Malayalam and Sinhala spell with them. So do the tags that end a flag.
-ENDS = "[\\s\u00ad\u180e\u200b\u200e\u200f\u2060]+"
-OUTSIDE = re.compile(f"^{ENDS}|{ENDS}$")
+ENDS = " \u00ad\u180e\u200b\u200e\u200f\u2060"
 
 
 def normalise(text: str, unicode_form: str = "NFC") -> str:
@@ -35,7 +34,7 @@ def normalise(text: str, unicode_form: str = "NFC") -> str:
     text = CONTROLS.sub("", text)
     if unicode_form != "none":
         text = unicodedata.normalize(unicode_form, text)
-    text = OUTSIDE.sub("", " ".join(text.split()))
+    text = " ".join(text.split()).strip(ENDS)
     return text if VISIBLE.search(text) else ""
 
 

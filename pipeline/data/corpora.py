@@ -5,11 +5,11 @@ A kind of corpus is a function from the configuration and some names to rows, an
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
-import datasets
-from datasets import Dataset, Features, Value
+import pyarrow as pa
+from datasets import Dataset
 
 from pipeline.config import CorporaConfig
 from pipeline.data.hub import hub_pairs, local_files
@@ -31,14 +31,10 @@ def load(corpora: CorporaConfig, folder: str | Path) -> dict[str, Dataset]:
         ValueError: the corpus is not what the configuration says; the message names file and row.
         OSError: a file cannot be read.
     """
-    named = {split: getattr(corpora, split) for split in SPLITS}
-    if not named["train"] and corpora.kind != "sword":
+    if not corpora.train and corpora.kind != "sword":
         raise ValueError(f"corpora.train is empty: name the training data of kind {corpora.kind}")
-    return {
-        split: _to_arrow(corpora, names, Path(folder) / split)
-        for split, names in named.items()
-        if names or split == "train"
-    }
+    splits = [split for split in SPLITS if split == "train" or getattr(corpora, split)]
+    return {split: _to_arrow(corpora, split, Path(folder) / f"{split}.arrow") for split in splits}
 
 
 def source_files(corpora: CorporaConfig) -> list[Path]:
@@ -54,17 +50,18 @@ def text_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[tuple[str, 
     """Couples of line-aligned files."""
     if len(names) % 2:
         raise ValueError(f"corpora: {names[-1]} has no partner: text files come in couples, source then target")
-    for source_name, target_name in zip(names[::2], names[1::2], strict=True):
-        counts = [0, 0]
-        lines = (read_lines(name, corpora.encoding) for name in (source_name, target_name))
-        for pair in zip_longest(*lines):
-            counts = [count + (line is not None) for count, line in zip(counts, pair, strict=True)]
-            if counts[0] == counts[1]:
-                yield pair
-        if counts[0] != counts[1]:
-            raise ValueError(
-                f"{source_name} has {counts[0]} lines but {target_name} has {counts[1]}: line-aligned files are needed"
-            )
+    for couple in zip(names[::2], names[1::2], strict=True):
+        lines = [read_lines(name, corpora.encoding) for name in couple]
+        for number, (source, target) in enumerate(zip_longest(*lines), 1):
+            if source is None or target is None:
+                counts = [
+                    number - (last is None) + sum(1 for _ in rest)
+                    for last, rest in zip((source, target), lines, strict=True)
+                ]
+                raise ValueError(
+                    f"{couple[0]} has {counts[0]} lines but {couple[1]} has {counts[1]}: line-aligned files are needed"
+                )
+            yield source, target
 
 
 def tsv_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[tuple[str, str]]:
@@ -117,6 +114,8 @@ def _text(row: object, column: str, place: str) -> str:
     if not isinstance(value, str):
         found = "nothing" if value is None else f"a {type(value).__name__}"
         raise ValueError(f"{place}: {found} at {column} where text is needed: correct the row or the column's name")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{place}: half of a surrogate pair at {column} is not text: correct the row")
     return value
 
 
@@ -129,26 +128,27 @@ KINDS: dict[str, Callable[[CorporaConfig, list[str]], Iterator[tuple[str | None,
 }
 
 
-def _to_arrow(corpora: CorporaConfig, names: list[str], folder: Path) -> Dataset:
-    """Stream the rows to an Arrow file. The folder is fresh, so datasets' own cache never answers with old rows."""
-
-    def rows() -> Iterator[dict[str, str]]:
-        number = 0
-        with progress(f"reading {folder.name}") as advance:
-            for number, row in enumerate(KINDS[corpora.kind](corpora, names), 1):
-                yield {column: _one_line(text) for column, text in zip_longest(COLUMNS, row)}
-                if number % 1000 == 0:
-                    advance(1000)
-        if not number:
-            raise ValueError(f"corpora.{folder.name}={names}: no data, not a single pair")
-
-    features = Features({column: Value("string") for column in COLUMNS})
-    try:
-        return Dataset.from_generator(rows, features=features, cache_dir=str(folder))
-    except datasets.exceptions.DatasetGenerationError as error:
-        raise error.__cause__ or error from None
+def _to_arrow(corpora: CorporaConfig, split: str, path: Path) -> Dataset:
+    """Stream a split's rows to an Arrow file, and map it. (datasets' own cache might answer with old rows.)"""
+    names = getattr(corpora, split)
+    schema = pa.schema([(column, pa.string()) for column in COLUMNS])
+    rows = iter(KINDS[corpora.kind](corpora, names))
+    num_rows = 0
+    with (
+        progress(f"reading {split}") as advance,
+        pa.OSFile(str(path), "wb") as file,
+        pa.ipc.new_stream(file, schema) as writer,
+    ):
+        while some := list(islice(rows, 1000)):
+            columns = zip_longest(COLUMNS, zip(*some, strict=True), fillvalue=("",) * len(some))
+            writer.write_batch(pa.record_batch([list(map(_one_line, texts)) for _, texts in columns], schema))
+            num_rows += len(some)
+            advance(len(some))
+    if not num_rows:
+        raise ValueError(f"corpora.{split}={names}: no data, not a single pair")
+    return Dataset.from_file(str(path))
 
 
 def _one_line(text: str | None) -> str:
     """Rows of jsonl and hub may hold line ends, or nothing at all."""
-    return text.replace("\r\n", " ").replace("\n", " ") if text else ""
+    return text.replace("\r\n", " ").replace("\n", " ") if text and "\n" in text else text or ""

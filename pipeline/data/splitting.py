@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from pipeline.config import CleaningConfig, CorporaConfig
 from pipeline.data.cleaning import Report, normalise
+from pipeline.data.corpora import COLUMNS
 from pipeline.data.progress import progress
 
 FINAL_MARKS = " .,;:!?…。，、；：！？।॥،؛؟"
@@ -33,6 +34,9 @@ class Keys(NamedTuple):
     target: np.ndarray
     """The folded target."""
 
+    usable: np.ndarray
+    """True where neither side is empty and the row has no fault."""
+
 
 class Splits(NamedTuple):
     train: Dataset
@@ -47,15 +51,17 @@ def fold(text: str) -> str:
 
 
 def compute_keys(pairs: Dataset, unicode_form: str) -> Keys:
-    hashes = []
+    hashes, usable = [], []
     with progress("comparing", len(pairs)) as advance:
         for batch in pairs.iter(1000):
-            for source, target, group in zip(batch["source"], batch["target"], batch["group"], strict=True):
+            columns = (batch[column] for column in COLUMNS)
+            for source, target, group, fault in zip(*columns, strict=True):
                 source, target = normalise(source, unicode_form), normalise(target, unicode_form)
-                both_folded = f"{fold(source)}\0{fold(target)}"
-                hashes += map(_hash, (f"{source}\0{target}", group or both_folded, fold(source), fold(target)))
+                folded = fold(source), fold(target)
+                hashes += map(_hash, (f"{source}\0{target}", group or "\0".join(folded), *folded))
+                usable.append(not fault and source != "" and target != "")
             advance(len(batch["source"]))
-    return Keys(*np.frombuffer(b"".join(hashes), dtype=np.uint64).reshape(-1, 4).T)
+    return Keys(*np.frombuffer(b"".join(hashes), dtype=np.uint64).reshape(-1, 4).T, np.array(usable, dtype=bool))
 
 
 def _hash(text: str) -> bytes:
@@ -72,7 +78,7 @@ def split(pairs: dict[str, Dataset], corpora: CorporaConfig, cleaning: CleaningC
     report = Report()
     train = pairs["train"]
     keys = compute_keys(train, cleaning.unicode_form)
-    usable = (keys.source != 0) & (keys.target != 0) & (np.array(train["fault"]) == "")
+    usable = keys.usable.copy()
     unwanted = {}
     if cleaning.drop_duplicates:
         unwanted["duplicate"] = usable & ~_first_copies(keys.pair)
