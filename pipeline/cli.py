@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import typing
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -50,6 +51,7 @@ def main(command: Callable | dict[str, Callable]) -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     sys.stderr.reconfigure(encoding="utf-8", errors="replace")
     program = Path(sys.argv[0]).name
+    warnings.showwarning = lambda message, *_: print(f"{program}: warning: {message}", file=sys.stderr)
     with _one_line_errors(program, status=2):
         _check_imports()
         function, arguments = _parse(command, program, sys.argv[1:])

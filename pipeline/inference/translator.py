@@ -99,12 +99,6 @@ class Translator:
             ValueError: ``search`` allows no translation, or has fewer beams than hypotheses are wanted.
         """
         search = search or self.search
-        shortest_limit = _max_length(search, source_tokens=1)
-        require(
-            search.min_length <= shortest_limit,
-            f"search.min_length={search.min_length} exceeds the {shortest_limit} tokens that a one-token sentence may "
-            "get: lower it, or raise search.max_length_extra",
-        )
         require(
             1 <= num_hypotheses <= search.beam_size,
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
