@@ -11,8 +11,9 @@ find_python() {
     for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
         if supported "$candidate"; then command -v "$candidate"; return; fi
     done
-    fail "Dragoman needs Python 3.10, 3.11, 3.12 or 3.13, and ${PYTHON:-python3} is $("${PYTHON:-python3}" --version 2>&1 \
-| tail -n 1): install one of them, or name it: PYTHON=/path/to/python3 bash $0"
+    candidate=${PYTHON:-python3}
+    command -v "$candidate" >/dev/null && candidate="$candidate is $("$candidate" --version 2>&1)" || candidate+=" is not there"
+    fail "Dragoman needs Python 3.10, 3.11, 3.12 or 3.13, but $candidate: install one, or name it: PYTHON=... bash $0"
 }
 
 make_environment() {
@@ -44,7 +45,7 @@ install() {
     if ! "$python" -m pip install --retries 2 --constraint constraints.txt --editable ".[$1]" 2>&1 |
         tee "$log" | { grep --line-buffered -oE 'Downloading [^ ]+ \([0-9.]+ (MB|GB)\)' || true; } >&2; then
         rm -f .venv/installing   # pip stopped by itself, so nothing is half-written
-        grep -E '^ERROR' "$log" | tail -n 2 >&2
+        grep -E '^ *ERROR' "$log" | tail -n 2 >&2 || true
         grep -q 'No space left' "$log" && fail "The disk is full: make room, then give this command again."
         grep -qE 'Connection|Temporary failure|timed out|from versions: none' "$log" &&
             fail "The packages could not be downloaded: check the network connection, then give this command again."
