@@ -22,7 +22,6 @@ if [ "$asked" = "$(cat "$run/quickstart.asked" 2>/dev/null)" ] && [ "$report" -n
 fi
 
 . scripts/setup.sh plots
-"$python" -c 'import os, torch; print("Device:", torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {os.cpu_count()} cores (no GPU found)")' >&2
 "$python" scripts/prepare.py --config "$config" "$@"
 "$python" scripts/train.py --config "$config" "$@"
 if ! [ "$scores/scores.json" -nt "$run/model/weights.safetensors" ]; then
@@ -39,9 +38,9 @@ translations=$(pick "$scores/source.txt" | "$python" scripts/translate.py --mode
     paste -d '\n' /dev/null <(pick "$scores/source.txt") <(echo "$translations") <(pick "$scores/reference.txt")
     cat <<END
 
-model        $run/model          (python scripts/translate.py --model $run)
+model        $run/model          (.venv/bin/python scripts/translate.py --model $run)
 scores       $scores/scores.json, with every translation beside it
-curves       $run/logs           (tensorboard --logdir $run/logs)
+curves       $run/logs           (.venv/bin/tensorboard --logdir $run/logs)
 checkpoints  $run/checkpoints
 END
 } >"$report.partial"

@@ -40,6 +40,7 @@ install() {
     gpu && needed=10
     [ "$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')" -ge "$needed" ] ||
         fail "The disk of $PWD has less than $needed GB free, which the Python packages need: make room, then try again."
+    touch .venv/installing
     echo "Installing Python packages into $PWD/.venv: a few minutes, once (details: $log)" >&2
     if ! gpu && [ "$(uname -s)" = Linux ]; then install_cpu_torch; fi
     if ! "$python" -m pip install --retries 2 --constraint constraints.txt --editable ".[$1]" 2>&1 |
@@ -65,7 +66,6 @@ set_up() {
     elif [ "$wanted" = "$(cat "$stamp" 2>/dev/null)" ]; then
         return
     fi
-    touch .venv/installing
     install "$1"
     echo "$wanted" >"$stamp"
     rm .venv/installing
