@@ -301,9 +301,13 @@ class SearchConfig:
             require(getattr(self, name) >= 1, f"search.{name}={getattr(self, name)} must be at least 1")
         for name in ("max_length_ratio", "max_length_extra", "min_length"):
             require(getattr(self, name) >= 0, f"search.{name}={getattr(self, name)} must be 0 or more")
-        shortest_limit = int(self.max_length_ratio + self.max_length_extra)
         require(
-            max(1, self.min_length) <= shortest_limit,
+            self.max_length_ratio > 0 or self.max_length_extra > 0,
+            "search.max_length_extra=0 allows no token: raise it or search.max_length_ratio",
+        )
+        shortest_limit = max(1, int(self.max_length_ratio + self.max_length_extra))
+        require(
+            self.min_length <= shortest_limit,
             f"search.min_length={self.min_length} exceeds the {shortest_limit} tokens that a one-token sentence may "
             "get: lower it, or raise search.max_length_extra",
         )

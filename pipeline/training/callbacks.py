@@ -32,7 +32,7 @@ class AfterUpdate(Callback):
         self.module, self.validator, self.display = module, validator, display
         self.standing = Standing()
         self.signals = StopSignals()
-        self.log: RunLog | None = None
+        self.record: RunLog | None = None
         self.clock = self.start_clock = 0.0
         self.start_progress = 0.0
         self.row_seconds = self.row_waiting = 0.0
@@ -46,7 +46,7 @@ class AfterUpdate(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
-            self.log = RunLog(self.run / "logs", trainer.global_step)
+            self.record = RunLog(self.run / "logs", trainer.global_step)
         self.signals.install()
         self.start_progress = self.module.progress()
         self.start_clock = self.clock = time.monotonic()
@@ -105,10 +105,10 @@ class AfterUpdate(Callback):
             row |= scores
             saving |= best
             ending |= bool(standing.ending(limits))
-        if row and self.log:
-            self.log.add({"step": step} | row)
+        if row and self.record:
+            self.record.add({"step": step} | row)
             if validating:
-                self.log.draw()
+                self.record.draw()
         if saving or ending:
             self.save(trainer, step)
         if stopping or ending:
@@ -196,8 +196,8 @@ class AfterUpdate(Callback):
     def close(self) -> None:
         self.signals.restore()
         self.display.close()
-        if self.log:
-            self.log.tensorboard.close()
+        if self.record:
+            self.record.tensorboard.close()
 
 
 class WholeFiles(TorchCheckpointIO):

@@ -105,8 +105,9 @@ class TranslationModule(LightningModule):
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         # Lightning's own clipping refuses fused optimizers, and keeps the norm to itself.
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.configuration.optimizer.clip_norm or math.inf)
-        self.totals["gradient_norm"] += norm.double()
-        self.totals["updates"] += 1
+        if self.global_rank == 0:  # the same on all
+            self.totals["gradient_norm"] += norm.double()
+            self.totals["updates"] += 1
 
     def progress(self) -> float:
         """The share of the training that lies behind, by the nearest of its limits, in [0, 1]."""

@@ -62,9 +62,11 @@ def train(configuration: Configuration) -> None:
             trainer.fit(module, datamodule=TranslationData(configuration, prepared), ckpt_path=newest)
         if ending := after_update.standing.ending(configuration.trainer):
             ship_the_better(trainer, after_update, ending)
-    except BaseException:
+    except BaseException as error:
         if launcher := trainer.strategy.launcher:
             launcher.kill(signal.SIGKILL)  # the other ranks may wait for this one in vain
+        if isinstance(error, RuntimeError) and "closed by peer" in str(error):
+            raise ValueError("another process of this training has ended; its error message tells why") from error
         raise
     finally:
         after_update.close()
