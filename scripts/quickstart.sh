@@ -24,7 +24,7 @@ fi
 . scripts/setup.sh plots
 "$python" scripts/prepare.py --config "$config" "$@"
 "$python" scripts/train.py --config "$config" "$@"
-if ! [ "$scores/scores.json" -nt "$run/model/weights.safetensors" ]; then
+if ! [ "$scores/table.txt" -nt "$run/model/weights.safetensors" ]; then
     "$python" scripts/evaluate.py --model "$run" >"$run/scores.partial"
     mv "$run/scores.partial" "$scores/table.txt"
 fi
