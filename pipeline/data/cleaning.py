@@ -1,16 +1,20 @@
 """One normalisation for all text, and named rules that drop training pairs, each counted."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import uuid4
-
-from datasets import Dataset
 
 from pipeline.config import CleaningConfig
 from pipeline.data.progress import progress
+
+if TYPE_CHECKING:  # datasets takes a second to import, which translating need not wait for
+    from datasets import Dataset
 
 CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]")
 """Control characters that are not white space, byte order marks, and halves of surrogate pairs."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 from datasets import Dataset
@@ -37,12 +38,20 @@ def load(corpora: CorporaConfig, folder: str | Path) -> dict[str, Dataset]:
     return {split: _to_arrow(corpora, split, Path(folder) / f"{split}.arrow") for split in splits}
 
 
-def source_files(corpora: CorporaConfig) -> list[Path]:
-    """The files that the corpus is made of, in order; a change of their content is a change of the corpus."""
-    if corpora.kind == "sword":
-        return module_files(corpora)
-    if corpora.kind == "hub":
-        return local_files(corpora)
+def identity(corpora: CorporaConfig) -> tuple[dict, list[Path]]:
+    """What the corpus depends on: the settings that its kind reads, and its files, of which only the content counts."""
+    kind = KINDS[corpora.kind]
+    settings = {name: getattr(corpora, name) for name in ("kind", *kind.settings)}
+    for split in SPLITS:
+        names = getattr(corpora, split)
+        settings[split] = names if corpora.kind == "hub" else len(names)
+        if split != "train" and not names:
+            settings[f"{split}_size"] = getattr(corpora, f"{split}_size")
+    return settings, kind.files(corpora)
+
+
+def named_files(corpora: CorporaConfig) -> list[Path]:
+    """The files that the configuration names, split by split."""
     return [Path(name) for split in SPLITS for name in getattr(corpora, split)]
 
 
@@ -119,12 +128,25 @@ def _text(row: object, column: str, place: str) -> str:
     return value
 
 
-KINDS: dict[str, Callable[[CorporaConfig, list[str]], Iterator[tuple[str | None, ...]]]] = {
-    "sword": verse_pairs,
-    "hub": hub_pairs,
-    "text": text_pairs,
-    "tsv": tsv_pairs,
-    "jsonl": jsonl_pairs,
+class Kind(NamedTuple):
+    """How one kind of corpus is read."""
+
+    read: Callable[[CorporaConfig, list[str]], Iterator[tuple[str | None, ...]]]
+    """Rows of the named files or splits, in the order of ``COLUMNS``; later columns may be missing."""
+
+    files: Callable[[CorporaConfig], list[Path]]
+    """The local files it is made of."""
+
+    settings: tuple[str, ...]
+    """The other settings that change the rows."""
+
+
+KINDS = {
+    "sword": Kind(verse_pairs, module_files, ()),
+    "hub": Kind(hub_pairs, local_files, ("name", "configuration", "source_column", "target_column")),
+    "text": Kind(text_pairs, named_files, ("encoding",)),
+    "tsv": Kind(tsv_pairs, named_files, ("encoding", "source_column", "target_column")),
+    "jsonl": Kind(jsonl_pairs, named_files, ("encoding", "source_column", "target_column")),
 }
 
 
@@ -132,7 +154,7 @@ def _to_arrow(corpora: CorporaConfig, split: str, path: Path) -> Dataset:
     """Stream a split's rows to an Arrow file, and map it. (datasets' own cache might answer with old rows.)"""
     names = getattr(corpora, split)
     schema = pa.schema([(column, pa.string()) for column in COLUMNS])
-    rows = iter(KINDS[corpora.kind](corpora, names))
+    rows = KINDS[corpora.kind].read(corpora, names)
     num_rows = 0
     with (
         progress(f"reading {split}") as advance,

@@ -7,8 +7,10 @@ it also decides what is held out: the same corpus always gives the same splits.
 import warnings
 from hashlib import blake2b
 from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 
 from pipeline.config import CleaningConfig, CorporaConfig
@@ -135,6 +137,9 @@ def _first_copies(keys: np.ndarray) -> np.ndarray:
 
 def _where(pairs: Dataset, mask: np.ndarray) -> Dataset:
     """The rows of the mask, written out: reading through ``select``'s index is slow for millions of rows."""
+
+    def keep(table: pa.Table, rows: list[int]) -> pa.Table:
+        return table.filter(mask[rows])
+
     arrow = pairs.with_format("arrow")
-    kept = arrow.map(lambda table, rows: table.filter(mask[rows]), batched=True, with_indices=True)
-    return kept.with_format(None)
+    return arrow.map(keep, batched=True, with_indices=True, new_fingerprint=uuid4().hex).with_format(None)

@@ -9,7 +9,7 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,9 +85,9 @@ class Tokenizers(NamedTuple):
             tokenizer.save(Path(folder) / f"tokenizer.{side}.model")
 
 
-def train_tokenizers(source: Sequence[str], target: Sequence[str], config: TokenizerConfig) -> Tokenizers:
-    """Learn the vocabulary, or one each, from the training side's normalised sentences. The same text gives the same
-    model. A size the text cannot give is lowered with a warning that states the real one."""
+def train_tokenizers(source: Iterable[str], target: Iterable[str], config: TokenizerConfig) -> Tokenizers:
+    """Learn the vocabulary, or one each, from the training side's normalised sentences (read more than once). The same
+    text gives the same model. A size the text cannot give is lowered with a warning that states the real one."""
     if config.joint:
         both = train_tokenizer(lambda: itertools.chain(source, target), config)
         return Tokenizers(both, both)

@@ -1,0 +1,14 @@
+"""python scripts/prepare.py --config configs/quickstart.yaml [--tokenizer.vocab_size 4000 ...]"""
+
+from pipeline.cli import main
+from pipeline.config import Configuration
+from pipeline.data.preparation import prepare, print_report
+
+
+def prepare_corpus(configuration: Configuration):
+    """Read, clean, split and encode a corpus into the folder output.data, and report what became of it."""
+    print_report(prepare(configuration).report)
+
+
+if __name__ == "__main__":
+    main(prepare_corpus)
