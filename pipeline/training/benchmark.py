@@ -5,6 +5,7 @@ Speeds drift with the machine's mood, so what is compared takes turns: window by
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -21,7 +22,8 @@ from torch import nn
 
 from models.config import TransformerConfig
 from pipeline.config import Configuration
-from pipeline.data.batching import Batch, TokenBudgetSampler, collate
+from pipeline.data.batching import Batch, TokenBudgetSampler
+from pipeline.data.datamodule import EncodedPairs
 from pipeline.data.preparation import Prepared, prepare
 from pipeline.data.tokenizer import PAD_ID
 from pipeline.training.module import TranslationModule
@@ -75,16 +77,12 @@ def throughput(
 def real_batches(configuration: Configuration, prepared: Prepared) -> Iterator[Batch]:
     """Batches of the training data, in the order of training, epoch after epoch."""
     batching = configuration.batching
-    columns = [list(prepared.train[column]) for column in ("source_ids", "target_ids")]
-    pairs = [
-        pair
-        for pair in zip(*columns, strict=True)
-        if len(pair[0]) <= batching.max_source_tokens and len(pair[1]) <= batching.max_target_tokens
-    ]
-    lengths = [[len(ids) for ids in side] for side in zip(*pairs, strict=True)]
-    for epoch in range(1_000_000):
-        for rows, update_tokens in TokenBudgetSampler(*lengths, batching.tokens_per_batch, configuration.seed, epoch):
-            yield collate([pairs[row] for row in rows], update_tokens)
+    pairs = EncodedPairs(prepared.train, batching.max_source_tokens, batching.max_target_tokens)
+    for epoch in itertools.count():
+        for batch in TokenBudgetSampler(
+            pairs.source_lengths, pairs.target_lengths, batching.tokens_per_batch, configuration.seed, epoch
+        ):
+            yield pairs[batch]
 
 
 class Contestant:
@@ -125,6 +123,7 @@ class Contestant:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
+            others = torch.cuda.memory_allocated() - self.held()
         seconds = time.perf_counter()
         try:
             for batch in batches:
@@ -142,7 +141,12 @@ class Contestant:
         ]
         self.speeds.append(tuple(amount / seconds for amount in work))
         if on_gpu:
-            self.peak_memory = max(self.peak_memory, torch.cuda.max_memory_allocated())
+            self.peak_memory = max(self.peak_memory, torch.cuda.max_memory_allocated() - others)
+
+    def held(self) -> int:
+        """Bytes that this contestant keeps between updates: weights, and what the optimizer remembers."""
+        remembered = (value for state in self.optimizer.state.values() for value in state.values())
+        return sum(tensor.nbytes for tensor in itertools.chain(self.module.parameters(), remembered) if tensor.is_cuda)
 
     def update(self, batch: Batch) -> None:
         """What one update of training does, without Lightning, log and clock."""
@@ -164,7 +168,7 @@ class Contestant:
             "slowest": min(target),
             "fastest": max(target),
             "all_tokens_per_second": statistics.median(map(sum, zip(source, target, strict=True))),
-            "teraflops_per_second": statistics.median(flops) / 1e12,
+            "tflops_per_second": statistics.median(flops) / 1e12,
         }
         if self.device.type == "cuda":
             row["peak_memory_gb"] = self.peak_memory / 1e9
@@ -244,7 +248,7 @@ def publish(rows: list[dict], title: str, path: str = "") -> None:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
     for name in columns:
-        table.add_column(name.replace("_", "\n"), justify="right")
+        table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(name, "")) for name in columns))
     Console().print(table)
