@@ -78,6 +78,20 @@ class AfterUpdate(Callback):
         self.module.totals = {name: total / self.module.trainer.world_size for name, total in state["totals"].items()}
         self.row_seconds, self.row_waiting = state["row"]["seconds"], state["row"]["waiting"]
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict) -> None:
+        """Lightning's counts lose an epoch where a run is broken at an epoch's end, so they are written anew.
+
+        Its position counts the batches of one device, which are others where the same updates are spread anew.
+        """
+        loops, epochs = checkpoint["loops"]["fit_loop"], checkpoint["callbacks"][self.state_key]["standing"]["epochs"]
+        batches, ended = loops["epoch_loop.batch_progress"], loops["epoch_loop.batch_progress"]["is_last_batch"]
+        for counts in (batches["current"], batches["total"]):
+            here = counts["ready"] * trainer.accumulate_grad_batches // checkpoint["dragoman"]["accumulate_batches"]
+            counts.update(ready=here, started=here, processed=here, completed=here - (not ended))
+        for counts in (loops["epoch_progress"]["current"], loops["epoch_progress"]["total"]):
+            begun = epochs + (not ended)
+            counts.update(ready=begun, started=begun, processed=epochs, completed=epochs)
+
     # what they do
 
     def after_update(self, trainer: Trainer, step: int) -> None:
@@ -95,7 +109,7 @@ class AfterUpdate(Callback):
         saving = step % limits.checkpoint_every == 0 or ending or stopping
         row = {}
         if step % limits.log_every == 0 or ending:
-            row |= self.new_row(trainer)
+            row |= self.training_columns()
             self.display.show({"step": step} | row, *self.outlook())
         elif validating or saving:
             self.totals()  # waits for the device, so that training time is told from what follows, and finds NaN
@@ -106,7 +120,8 @@ class AfterUpdate(Callback):
             saving |= best
             ending |= bool(standing.ending(limits))
         if row and self.record:
-            self.record.add({"step": step} | row)
+            epoch = trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) / trainer.num_training_batches
+            self.record.add({"step": step, "epoch": epoch, "minutes": standing.seconds / 60} | row)
             if validating:
                 self.record.draw()
         if saving or ending:
@@ -141,14 +156,12 @@ class AfterUpdate(Callback):
             )
         return totals
 
-    def new_row(self, trainer: Trainer) -> dict[str, float]:
-        """The columns of training since the last row."""
+    def training_columns(self) -> dict[str, float]:
+        """What the log tells of the training since its last such row."""
         sums = dict(zip(TOTALS, self.totals(), strict=True))
         self.pass_time()
         seconds = max(self.row_seconds, 1e-9)
         row = {
-            "epoch": trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) / trainer.num_training_batches,
-            "minutes": self.standing.seconds / 60,
             "loss": sums["loss"] / sums["target_tokens"],
             "learning_rate": self.module.learning_rate,
             "gradient_norm": sums["gradient_norm"] / sums["updates"],

@@ -85,13 +85,6 @@ class TranslationModule(LightningModule):
             "accumulate_batches": self.trainer.accumulate_grad_batches,
         }
 
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        """The position counts a device's batches: it moves where the same updates are spread over more or fewer."""
-        before, now = checkpoint["dragoman"]["accumulate_batches"], self.trainer.accumulate_grad_batches
-        for counts in map(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"].get, ("current", "total")):
-            batches = counts["ready"] * now // before
-            counts.update(ready=batches, started=batches, processed=batches, completed=batches - 1)
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         # A fused optimizer divides by the loss scale of 16-bit floats itself, and so after clipping: too late.
         fused = self.configuration.trainer.precision != "16"

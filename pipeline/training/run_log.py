@@ -83,7 +83,8 @@ def draw_curves(rows: list[dict[str, float]], path: Path) -> None:
         "learning rate": ["learning_rate"],
         "target tokens per second": ["target_tokens_per_second"],
     }
-    figure = Figure(figsize=(10, 7), layout="constrained")
+    figure = Figure(figsize=(10, 7))
+    figure.subplots_adjust(left=0.08, right=0.97, top=0.95, bottom=0.08, hspace=0.35)
     for axes, (title, names) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for name in names:
             points = [(row["step"], row[name]) for row in rows if name in row]

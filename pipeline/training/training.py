@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 
 import torch
-from filelock import FileLock
 from pytorch_lightning import Trainer
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -40,9 +39,7 @@ def train(configuration: Configuration) -> None:
     quieten_lightning()
     run = Path(configuration.output.run)
     display = Display(speaks=rank_zero_only.rank == 0)
-    Path(configuration.output.data).parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{configuration.output.data}.lock"):  # ranks that start together prepare only once
-        prepared = prepare(configuration)
+    prepared = prepare(configuration)
     module = TranslationModule(configuration, prepared.tokenizers, prepared.fingerprint)
     after_update = AfterUpdate(module, Validator(prepared, module), display)
     trainer = build_trainer(configuration.trainer, after_update)
