@@ -1,6 +1,7 @@
 """Stage 1's door to training: the batches of a prepared corpus, planned afresh for every epoch."""
 
 import math
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -36,18 +37,16 @@ class TranslationData(LightningDataModule):
             )
         self.valid = EncodedPairs(prepared.valid)
 
+    def setup(self, stage: str) -> None:
+        if self.trainer.is_global_zero:
+            plan = self._sampler().plan
+            skipped = f", {self.num_skipped:,} pairs skipped as too long" if self.num_skipped else ""
+            print(f"{len(plan):,} batches an epoch, {plan.padding_share:.1%} of them padding{skipped}", file=sys.stderr)
+
     def train_dataloader(self) -> DataLoader:
         """This rank's batches from the next update on; its length is that of the whole epoch."""
+        sampler = self._sampler()
         accumulate = self.configuration.trainer.accumulate_batches
-        sampler = TokenBudgetSampler(
-            self.train.source_lengths,
-            self.train.target_lengths,
-            self.configuration.batching.tokens_per_batch,
-            self.configuration.seed,
-            rank=self.trainer.global_rank,
-            world_size=self.trainer.world_size,
-            accumulate=accumulate,
-        )
         updates_per_epoch = -(-len(sampler) // accumulate)
         sampler.epoch, update = divmod(self.trainer.global_step, updates_per_epoch)
         sampler.start = update * accumulate
@@ -64,6 +63,17 @@ class TranslationData(LightningDataModule):
         batches, tokens = plan.batches()
         shares = [(rows, float(tokens.sum())) for rows in batches[self.trainer.global_rank :: ranks]]
         return self._loader(self.valid, shares, 0)
+
+    def _sampler(self) -> TokenBudgetSampler:
+        return TokenBudgetSampler(
+            self.train.source_lengths,
+            self.train.target_lengths,
+            self.configuration.batching.tokens_per_batch,
+            self.configuration.seed,
+            rank=self.trainer.global_rank,
+            world_size=self.trainer.world_size,
+            accumulate=self.configuration.trainer.accumulate_batches,
+        )
 
     def _loader(self, pairs: "EncodedPairs", batches, num_workers: int) -> DataLoader:
         return DataLoader(

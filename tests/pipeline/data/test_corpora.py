@@ -1,0 +1,170 @@
+import json
+import os
+
+import pytest
+
+from pipeline.config import CorporaConfig
+from pipeline.data.corpora import identity, load
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arrow").mkdir()
+    return tmp_path
+
+
+def pairs(split="train", **settings):
+    rows = load(CorporaConfig(**settings), "arrow")[split]
+    return list(zip(rows["source"], rows["target"], strict=True))
+
+
+def write(name: str, content: str) -> str:
+    with open(name, "w", encoding="utf-8", newline="") as file:
+        file.write(content)
+    return name
+
+
+def test_line_i_goes_with_line_i(folder):
+    names = [write("a.en", "one\ntwo\u2028halves\nthree\n"), write("a.de", "eins\nzwei\ndrei")]
+    assert pairs(train=names) == [("one", "eins"), ("two\u2028halves", "zwei"), ("three", "drei")]
+
+
+def test_couples_of_files_follow_each_other_and_raw_text_stays(folder):
+    names = [write("a.en", "\n"), write("a.de", " a \n"), write("b.en", "b\x00\n"), write("b.de", "\t\n")]
+    assert pairs(train=names) == [("", " a "), ("b\x00", "\t")]
+
+
+def test_named_splits_are_read_and_others_absent(folder):
+    names = [write("a.en", "one\n"), write("a.de", "eins\n")]
+    assert set(load(CorporaConfig(train=names, test=names), "arrow")) == {"train", "test"}
+
+
+def test_columns_are_the_rows_own_when_more_than_a_thousand(folder):
+    names = [
+        write("a.en", "".join(f"{i}\n" for i in range(2345))),
+        write("a.de", "".join(f"-{i}\n" for i in range(2345))),
+    ]
+    assert pairs(train=names) == [(f"{i}", f"-{i}") for i in range(2345)]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "counts"), [(5, 4, "5 lines but a.de has 4"), (1, 3, "1 lines but a.de has 3")]
+)
+def test_files_of_unequal_length_are_refused_with_both_counts(folder, source, target, counts):
+    names = [write("a.en", "x\n" * source), write("a.de", "y\n" * target)]
+    with pytest.raises(ValueError, match=f"a.en has {counts}"):
+        pairs(train=names)
+
+
+def test_a_file_without_partner_is_refused(folder):
+    with pytest.raises(ValueError, match="a.en has no partner"):
+        pairs(train=["a.en"])
+
+
+def test_empty_files_are_no_data(folder):
+    with pytest.raises(ValueError, match=r"corpora.train=.*no data"):
+        pairs(train=[write("a.en", ""), write("a.de", "")])
+
+
+def test_no_training_data_is_refused(folder):
+    with pytest.raises(ValueError, match="corpora.train is empty"):
+        pairs()
+
+
+TSV = 'src\ttgt\n"Hello\tHallo\n\n5" long\t5" lang\textra\n"Yes"\t"Ja"\n'
+
+
+def test_quotes_in_tab_separated_files_are_text(folder):
+    write("a.tsv", TSV)
+    expected = [('"Hello', "Hallo"), ('5" long', '5" lang'), ('"Yes"', '"Ja"')]
+    assert pairs(kind="tsv", train=["a.tsv"], source_column="src", target_column="tgt") == expected
+    numbered = pairs(kind="tsv", train=["a.tsv"], source_column="2", target_column="1")
+    assert numbered == [("tgt", "src")] + [(target, source) for source, target in expected]
+
+
+def test_a_missing_column_or_cell_of_a_tab_separated_file_is_named(folder):
+    write("a.tsv", "src\ttgt\na\tb\nc\n")
+    with pytest.raises(ValueError, match="a.tsv has no column source, only src, tgt"):
+        pairs(kind="tsv", train=["a.tsv"])
+    with pytest.raises(ValueError, match="a.tsv, row 3: 1 columns, but 2 are needed"):
+        pairs(kind="tsv", train=["a.tsv"], source_column="src", target_column="tgt")
+
+
+def test_json_lines_may_be_nested_blank_or_hold_line_ends(folder):
+    rows = [
+        {"translation": {"en": "water", "de": "Wasser"}},
+        {"translation": {"en": "two\nlines", "de": "zwei\r\nZeilen"}},
+    ]
+    write("a.jsonl", "\n\n".join(map(json.dumps, rows)))
+    columns = {"source_column": "translation.en", "target_column": "translation.de"}
+    assert pairs(kind="jsonl", train=["a.jsonl"], **columns) == [("water", "Wasser"), ("two lines", "zwei Zeilen")]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ('{"source": "a"}', "nothing at target"),
+        ('{"source": null, "target": "b"}', "nothing at source"),
+        ('{"source": 5, "target": "b"}', "a int at source"),
+        ('{"source": "a", "target": "b"}{"source": "c"}', "is not one JSON object"),
+        ('{"source": "a", "target": "b', "is not one JSON object"),
+        ('["a", "b"]', "nothing at source"),
+        ('{"source": "\\ud83d", "target": "b"}', "half of a surrogate pair at source"),
+    ],
+)
+def test_a_bad_json_line_is_named(folder, row, complaint):
+    write("a.jsonl", '{"source": "a", "target": "b"}\n' + row)
+    with pytest.raises(ValueError, match=rf"a.jsonl, row 2.*{complaint}"):
+        pairs(kind="jsonl", train=["a.jsonl"])
+
+
+HUB = {"kind": "hub", "train": ["train"], "source_column": "translation.en", "target_column": "translation.de"}
+
+
+def write_hub(content: str) -> None:
+    rows = [{"translation": {"en": content, "de": "blau"}}, {"translation": {"en": "no\none", "de": None}}]
+    write("set/train.jsonl", "\n".join(map(json.dumps, rows)))
+
+
+def test_a_folder_is_read_like_a_data_set_of_the_hub_and_never_from_a_stale_cache(folder):
+    (folder / "set").mkdir()
+    for colour in ("blue", "pink"):  # of the same length, and soon the same time
+        write_hub(colour)
+        os.utime("set/train.jsonl", (0, 0))
+        assert pairs(name="set", **HUB) == [(colour, "blau"), ("no one", "")]
+
+
+def test_a_script_is_never_run(folder):
+    (folder / "set").mkdir()
+    write("set/set.py", "raise SystemExit")
+    with pytest.raises(ValueError, match="corpora.name=set: needs a loading script, which is never run"):
+        pairs(name="set", **HUB)
+
+
+def test_an_unknown_split_or_column_is_named_with_what_there_is(folder):
+    (folder / "set").mkdir()
+    write_hub("blue")
+    with pytest.raises(ValueError, match=r'Unknown split "nope". Should be one of \[\'train\'\]'):
+        pairs(name="set", **HUB | {"train": ["nope"]})
+    with pytest.raises(
+        ValueError, match="no text column en, only translation.de, translation.en|translation.en, translation.de"
+    ):
+        pairs(name="set", **HUB | {"source_column": "en"})
+
+
+def test_a_data_set_out_of_reach_is_one_line(folder, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="corpora.name=no/such: cannot be reached") as error:
+        pairs(name="no/such", **HUB)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_that_a_kind_does_not_read_are_no_part_of_its_identity(folder):
+    names = [write("a.en", "one\n"), write("a.de", "eins\n")]
+    plain, _ = identity(CorporaConfig(train=names))
+    assert plain == identity(CorporaConfig(train=names, source_language="fr", source_column="x", name="y"))[0]
+    assert plain != identity(CorporaConfig(train=names, encoding="latin-1"))[0]
+    assert plain != identity(CorporaConfig(train=names, valid_size=3))[0]
+    assert plain != identity(CorporaConfig(train=[], valid=names))[0]
