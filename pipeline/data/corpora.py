@@ -13,6 +13,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from pipeline.config import CorporaConfig
+from pipeline.data.arrow import write_arrow
 from pipeline.data.hub import hub_pairs, local_files
 from pipeline.data.lines import read_lines
 from pipeline.data.progress import progress
@@ -20,6 +21,7 @@ from pipeline.data.sword import module_files, verse_pairs
 
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("source", "target", "group", "fault")
+SCHEMA = pa.schema([(column, pa.string()) for column in COLUMNS])
 
 
 def load(corpora: CorporaConfig, folder: str | Path) -> dict[str, Dataset]:
@@ -35,7 +37,7 @@ def load(corpora: CorporaConfig, folder: str | Path) -> dict[str, Dataset]:
     if not corpora.train and corpora.kind != "sword":
         raise ValueError(f"corpora.train is empty: name the training data of kind {corpora.kind}")
     splits = [split for split in SPLITS if split == "train" or getattr(corpora, split)]
-    return {split: _to_arrow(corpora, split, Path(folder) / f"{split}.arrow") for split in splits}
+    return {split: write_arrow(Path(folder) / f"{split}.arrow", SCHEMA, _columns(corpora, split)) for split in splits}
 
 
 def identity(corpora: CorporaConfig) -> tuple[dict, list[Path]]:
@@ -150,25 +152,19 @@ KINDS = {
 }
 
 
-def _to_arrow(corpora: CorporaConfig, split: str, path: Path) -> Dataset:
-    """Stream a split's rows to an Arrow file, and map it. (datasets' own cache might answer with old rows.)"""
+def _columns(corpora: CorporaConfig, split: str) -> Iterator[list[list[str]]]:
+    """A split's rows, a thousand at a time, as columns."""
     names = getattr(corpora, split)
-    schema = pa.schema([(column, pa.string()) for column in COLUMNS])
     rows = KINDS[corpora.kind].read(corpora, names)
     num_rows = 0
-    with (
-        progress(f"reading {split}") as advance,
-        pa.OSFile(str(path), "wb") as file,
-        pa.ipc.new_stream(file, schema) as writer,
-    ):
+    with progress(f"reading {split}") as advance:
         while some := list(islice(rows, 1000)):
             columns = zip_longest(COLUMNS, zip(*some, strict=True), fillvalue=("",) * len(some))
-            writer.write_batch(pa.record_batch([list(map(_one_line, texts)) for _, texts in columns], schema))
+            yield [list(map(_one_line, texts)) for _, texts in columns]
             num_rows += len(some)
             advance(len(some))
     if not num_rows:
         raise ValueError(f"corpora.{split}={names}: no data, not a single pair")
-    return Dataset.from_file(str(path))
 
 
 def _one_line(text: str | None) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 import datasets
 import filelock
@@ -22,14 +21,18 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.config import Configuration
+from pipeline.data.arrow import write_arrow
 from pipeline.data.cleaning import clean, normalise
 from pipeline.data.corpora import SPLITS, identity, load
 from pipeline.data.progress import progress
 from pipeline.data.splitting import split
 from pipeline.data.tokenizer import UNK_ID, Tokenizers, train_tokenizers
 
-FORMAT = 1
+FORMAT = 2
 """Rises when the same settings and files give other data than before."""
+
+IDS = pa.list_(pa.int32())
+SCHEMA = pa.schema({"source": pa.string(), "target": pa.string(), "source_ids": IDS, "target_ids": IDS})
 
 LEARNED_FROM = 2_000_000
 """Pairs that tokenizers are learned from, at most, taken at even distances: SentencePiece holds them in memory."""
@@ -54,9 +57,9 @@ class Prepared(NamedTuple):
     def load(cls, folder: str | Path) -> "Prepared":
         """Map a prepared corpus into memory. Raises ``ValueError`` for a folder that holds none."""
         report = _read_report(Path(folder))
-        if report is None:
-            raise ValueError(f"{folder} is not a prepared corpus: run scripts/prepare.py")
-        splits = (Dataset.load_from_disk(str(Path(folder) / name)) for name in SPLITS)
+        if report is None or report["format"] != FORMAT:
+            raise ValueError(f"{folder} is not a prepared corpus, or one of another version: run scripts/prepare.py")
+        splits = (Dataset.from_file(str(Path(folder) / f"{name}.arrow")) for name in SPLITS)
         return cls(*splits, Tokenizers.load(folder), report)
 
 
@@ -122,11 +125,14 @@ def _build(configuration: Configuration, folder: Path, report: dict) -> None:
         step = -(-len(train) // LEARNED_FROM)
         sample = train if step == 1 else train.select(range(0, len(train), step))
         tokenizers = train_tokenizers(_Texts(sample, "source"), _Texts(sample, "target"), configuration.tokenizer)
-        splits = splits._replace(train=train)
-        encoded = {name: _encode(getattr(splits, name), tokenizers, configuration, name) for name in SPLITS}
-        for name, rows in encoded.items():
-            rows.save_to_disk(str(new / name))
+    splits = splits._replace(train=train)
+    new.mkdir()
     tokenizers.save(new)
+    unicode_form = configuration.cleaning.unicode_form
+    encoded = {
+        name: write_arrow(new / f"{name}.arrow", SCHEMA, _encode(rows, tokenizers, unicode_form, name))
+        for name, rows in splits._asdict().items()
+    }
     report |= {
         "read": {name: len(rows) for name, rows in pairs.items()},
         "pairs": {name: len(rows) for name, rows in encoded.items()},
@@ -136,7 +142,7 @@ def _build(configuration: Configuration, folder: Path, report: dict) -> None:
         | {
             "vocab_size": [tokenizer.vocab_size for tokenizer in tokenizers[: 1 if tokenizers.joint else 2]],
             "learned_from_pairs": len(sample),
-            "unicode_form": configuration.cleaning.unicode_form,
+            "unicode_form": unicode_form,
         },
         "tokens": {
             name: {side: _token_statistics(rows, f"{side}_ids") for side in ("source", "target")}
@@ -157,21 +163,17 @@ class _Texts(NamedTuple):
             yield from batch[self.column]
 
 
-def _encode(pairs: Dataset, tokenizers: Tokenizers, configuration: Configuration, name: str) -> Dataset:
-    unicode_form = configuration.cleaning.unicode_form
-
-    def encode(table: pa.Table) -> pa.Table:
-        columns = {side: table.column(side) for side in ("source", "target")}
-        for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-            ids = tokenizer.encode([normalise(text, unicode_form) for text in columns[side].to_pylist()])
-            columns[f"{side}_ids"] = pa.array(ids, pa.list_(pa.int32()))
-        advance(len(table))
-        return pa.table(columns)
-
+def _encode(pairs: Dataset, tokenizers: Tokenizers, unicode_form: str, name: str) -> Iterator[list]:
+    """Batches of the columns of ``SCHEMA``."""
     with progress(f"encoding {name}", len(pairs)) as advance:
-        arrow = pairs.with_format("arrow")
-        encoded = arrow.map(encode, batched=True, remove_columns=pairs.column_names, new_fingerprint=uuid4().hex)
-    return encoded.with_format(None)
+        for batch in pairs.iter(1000):
+            texts = [batch["source"], batch["target"]]
+            ids = [
+                tokenizer.encode([normalise(text, unicode_form) for text in side])
+                for tokenizer, side in zip(tokenizers, texts, strict=True)
+            ]
+            yield texts + ids
+            advance(len(texts[0]))
 
 
 def _token_statistics(rows: Dataset, column: str) -> dict[str, float]:
@@ -190,7 +192,7 @@ def _token_statistics(rows: Dataset, column: str) -> dict[str, float]:
 def _read_report(folder: Path) -> dict | None:
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        return report if report["format"] == FORMAT and report["fingerprint"] else None
+        return report if report["format"] and report["fingerprint"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

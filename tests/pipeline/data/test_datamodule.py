@@ -1,0 +1,158 @@
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from pipeline.data.batching import Batch
+from pipeline.data.datamodule import EncodedPairs, TranslationData
+from pipeline.data.preparation import prepare
+from pipeline.data.tokenizer import EOS_ID, PAD_ID
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def data(configuration):
+    return TranslationData(configuration, prepare(configuration))
+
+
+def at(data: TranslationData, global_step=0, global_rank=0, world_size=1) -> TranslationData:
+    data.trainer = SimpleNamespace(global_step=global_step, global_rank=global_rank, world_size=world_size)
+    return data
+
+
+def sentences(batch: Batch) -> list[tuple[int, ...]]:
+    return [tuple(id for id in row if id not in (PAD_ID, EOS_ID)) for row in batch.source.tolist()]
+
+
+def test_an_epoch_holds_every_pair_once(data):
+    seen = [row for batch in at(data).train_dataloader() for row in sentences(batch)]
+    assert sorted(seen) == sorted(map(tuple, data.prepared.train["source_ids"]))
+
+
+def test_both_sides_of_a_row_belong_together(data):
+    pairs = {tuple(row["source_ids"]): row["target_ids"] for row in data.prepared.train}
+    for batch in at(data).train_dataloader():
+        for source, target in zip(sentences(batch), batch.target_out.tolist(), strict=True):
+            assert [id for id in target if id not in (PAD_ID, EOS_ID)] == pairs[source]
+
+
+def test_pairs_that_are_too_long_are_left_out_and_counted(configuration):
+    prepared = prepare(configuration)
+    longest = max(len(ids) for ids in prepared.train["source_ids"])
+    batching = replace(configuration.batching, max_source_tokens=longest - 1)
+    data = TranslationData(replace(configuration, batching=batching), prepared)
+    expected = [tuple(ids) for ids in prepared.train["source_ids"] if len(ids) < longest]
+    assert sorted(row for batch in at(data).train_dataloader() for row in sentences(batch)) == sorted(expected)
+    assert data.num_skipped == 60 - len(expected) > 0
+
+
+def test_a_long_validation_pair_is_a_batch_of_its_own(configuration):
+    batching = replace(configuration.batching, tokens_per_batch=12)
+    data = TranslationData(replace(configuration, batching=batching), prepare(configuration))
+    batches = list(at(data).val_dataloader())
+    assert sum(len(batch.source) for batch in batches) == 7
+    assert max(batch.source.size(1) for batch in batches) > 12
+
+
+def test_limits_that_leave_no_pair_are_refused(configuration):
+    batching = replace(configuration.batching, max_target_tokens=1)
+    with pytest.raises(ValueError, match="none of 60 training pairs is within batching.max_source_tokens=256"):
+        TranslationData(replace(configuration, batching=batching), prepare(configuration))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5, 9])
+def test_ranks_share_the_validation_pairs_without_repeating_any(data, world_size):
+    batches = [batch for rank in range(world_size) for batch in at(data, 0, rank, world_size).val_dataloader()]
+    seen = [row for batch in batches for row in sentences(batch)]
+    assert sorted(seen) == sorted(map(tuple, data.prepared.valid["source_ids"]))
+    tokens = sum(int((batch.target_out != PAD_ID).sum()) for batch in batches)
+    assert {batch.update_tokens for batch in batches} == {tokens}
+
+
+def test_workers_change_nothing(configuration, data):
+    with_workers = TranslationData(
+        replace(configuration, batching=replace(configuration.batching, num_workers=2)), data.prepared
+    )
+    alone, shared = (list(at(module, global_step=1).train_dataloader()) for module in (data, with_workers))
+    assert len(alone) == len(shared) > 2
+    for one, other in zip(alone, shared, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
+        assert one.update_tokens == other.update_tokens
+
+
+def test_loading_leaves_the_global_random_numbers_alone(data):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    list(at(data).train_dataloader())
+    list(at(data).val_dataloader())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_pairs_sent_to_a_worker_carry_no_ids(data):
+    sent = pickle.dumps(data.train)
+    again = pickle.loads(sent)
+    assert isinstance(again, EncodedPairs)
+    assert (again.source_lengths == data.train.source_lengths).all()
+    assert len(sent) < 5000
+
+
+class Recorder(LightningModule):
+    """A model of one weight that notes the sentences of every update."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[tuple[int, list]] = []
+
+    def training_step(self, batch, index):
+        self.seen.append((self.trainer.current_epoch, sentences(batch)))
+        return self.weight * 1.0
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def train(configuration, folder, max_steps, resume=None, every=None):
+    callbacks = [ModelCheckpoint(folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)] if every else []
+    module = Recorder()
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=max_steps,
+        max_epochs=-1,
+        accumulate_grad_batches=configuration.trainer.accumulate_batches,
+        use_distributed_sampler=False,
+        callbacks=callbacks,
+        enable_checkpointing=bool(every),
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, datamodule=TranslationData(configuration, prepare(configuration)), ckpt_path=resume)
+    return module.seen
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_run_sees_exactly_what_it_would_have_seen(configuration, tmp_path, num_workers):
+    configuration = replace(
+        configuration,
+        batching=replace(configuration.batching, num_workers=num_workers),
+        trainer=replace(configuration.trainer, accumulate_batches=2),
+    )
+    data = at(TranslationData(configuration, prepare(configuration)))
+    updates = len(data.train_dataloader()) // 2
+    assert updates > 3
+    whole = train(configuration, tmp_path, max_steps=2 * updates + 2, every=1)
+    assert sorted(row for epoch, rows in whole if epoch == 1 for row in rows) == sorted(
+        map(tuple, data.prepared.train["source_ids"])
+    )
+    stops = [1, updates - 1, updates, updates + 1, 2 * updates] if num_workers == 0 else [2, updates]
+    for step in stops:
+        resumed = train(configuration, tmp_path, 2 * updates + 2, resume=tmp_path / f"step={step}.ckpt")
+        assert resumed == whole[2 * step :]
