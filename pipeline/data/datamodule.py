@@ -41,7 +41,7 @@ class TranslationData(LightningDataModule):
         if self.trainer.is_global_zero:
             plan = self._sampler().plan
             skipped = f", {self.num_skipped:,} pairs skipped as too long" if self.num_skipped else ""
-            print(f"{len(plan):,} batches an epoch, {plan.padding_share:.1%} of them padding{skipped}", file=sys.stderr)
+            print(f"{len(plan):,} batches an epoch, {plan.padding_share:.1%} padding{skipped}", file=sys.stderr)
 
     def train_dataloader(self) -> DataLoader:
         """This rank's batches from the next update on; its length is that of the whole epoch."""
