@@ -15,9 +15,7 @@ class Display:
         self.bar = Progress(
             BarColumn(20), TextColumn("{task.description}", markup=False), console=self.console, transient=True
         )
-        self.task = self.bar.add_task("starting", total=1.0)
-        if self.console.is_terminal and speaks:
-            self.bar.start()
+        self.task = self.bar.add_task("", total=1.0)
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
@@ -30,10 +28,12 @@ class Display:
             f"data wait {row['waiting']:.0%}  padding {row['padding']:.0%}  "
             f"left {timedelta(seconds=round(seconds_left))}"
         )
-        if self.bar.live.is_started:
+        if self.console.is_terminal and not self.console.quiet:
+            self.bar.start()
             self.bar.update(self.task, description=text, completed=progress)
         else:
             self.say(text)
 
     def close(self) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()

@@ -69,7 +69,7 @@ class TranslationModule(LightningModule):
         self.totals["cells"] += batch.target_out.numel() + batch.source.numel()
         return loss * (self.batches_per_update / batch.update_tokens)
 
-    def validation_step(self, batch: Batch) -> Tensor:
+    def validation_sums(self, batch: Batch) -> Tensor:
         """[3]: smoothed loss, plain loss and number of the batch's tokens, to be summed over batches and ranks."""
         smoothed, plain = self.loss_sums(batch)
         return torch.stack([smoothed, plain, (batch.target_out != PAD_ID).sum()]).double()

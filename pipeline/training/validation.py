@@ -62,7 +62,7 @@ class Validator:
     def losses(self, trainer: Trainer) -> dict[str, float]:
         sums = torch.zeros(3, dtype=torch.float64, device=self.module.device)
         for batch in trainer.datamodule.val_dataloader():
-            sums += self.module.validation_step(trainer.strategy.batch_to_device(batch))
+            sums += self.module.validation_sums(trainer.strategy.batch_to_device(batch))
         smoothed, plain, tokens = trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         return {"valid_loss": smoothed / tokens, "valid_perplexity": math.exp(min(plain / tokens, 700))}
 

@@ -1,5 +1,6 @@
 import csv
 import os
+import runpy
 import signal
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from pipeline.inference.translator import Translator
 from pipeline.training.fit import fit
 from pipeline.training.module import TranslationModule
 from pipeline.training.optimizer import SCHEDULES
+from pipeline.training.signals import StopSignals
 from tests.pipeline.training.conftest import PAIRS
+
+ROOT = Path(__file__).parents[3]
 
 
 def newest(configuration) -> dict:
@@ -191,11 +195,12 @@ def test_time_counts_over_restarts(tiny):
     assert 1.2 <= before["callbacks"]["AfterUpdate"]["standing"]["seconds"] < 1.8 <= standing["seconds"] < 3
 
 
-def test_training_stops_when_nothing_gets_better(tiny, capsys):
-    spoiling = dict(learning_rate=3.0, warmup_steps=1, clip_norm=0.0)
-    configuration = tiny(optimizer=spoiling, max_steps=100, validate_every=1, patience=3, metric="loss")
+def test_training_stops_when_nothing_gets_better(tiny, capsys, monkeypatch):
+    monkeypatch.setitem(SCHEDULES, "linear", lambda config, d_model: lambda step, progress: 1e-3 if step < 3 else 1.0)
+    patient = dict(max_steps=100, validate_every=1, patience=3, metric="loss", validation_sentences=0)
+    configuration = tiny(optimizer=dict(schedule="linear"), **patient)
     fit(configuration)
-    assert newest(configuration)["global_step"] < 100
+    assert newest(configuration)["global_step"] == 5
     assert "no better loss in trainer.patience=3 validations" in capsys.readouterr().err
 
 
@@ -321,6 +326,35 @@ def test_ten_pairs_are_learnt_down_to_the_floor_of_label_smoothing(tiny, rows, t
     floor = -(right * torch.tensor(right).log() + (vocabulary - 1) * other * torch.tensor(other).log()).item()
     loss = rows(configuration)[-1]["valid_loss"]
     assert floor < loss < floor + 0.02
+
+
+def test_the_last_checkpoints_can_be_averaged_by_hand(tiny, capsys):
+    run = fit(tiny())
+    average = runpy.run_path(str(ROOT / "scripts" / "average.py"))["average"]
+    average(model=str(run), last=2)
+    assert load_model(run / "average-2").metrics == {"average_of_steps": [10, 12]}
+    with pytest.raises(ValueError, match=r"--model=.*model: no checkpoints in"):
+        average(model=str(run / "model"))
+    with pytest.raises(ValueError, match="--last=0 must be at least 1"):
+        average(model=str(run), last=0)
+
+
+def test_slurms_signal_is_heard_where_there_is_slurm(monkeypatch):
+    signals = StopSignals()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    before = signal.getsignal(signal.SIGUSR1)
+    signals.install()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signals.restore()
+    assert signals.received == signal.SIGUSR1
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_second_interrupt_ends_at_once():
+    signals = StopSignals()
+    signals.receive(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt):
+        signals.receive(signal.SIGINT, None)
 
 
 def test_the_record_can_be_read_by_any_program(tiny):

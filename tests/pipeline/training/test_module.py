@@ -83,7 +83,7 @@ def test_the_validation_loss_does_not_depend_on_batches(module):
     module = module().double().eval()
 
     def loss(size):
-        smoothed, plain, tokens = sum(module.validation_step(batch) for batch in in_batches(SENTENCES, size, 1.0))
+        smoothed, plain, tokens = sum(module.validation_sums(batch) for batch in in_batches(SENTENCES, size, 1.0))
         assert tokens == sum(len(target) + 1 for _, target in SENTENCES)
         return [smoothed.item() / tokens.item(), plain.item() / tokens.item()]
 
@@ -94,7 +94,7 @@ def test_the_validation_loss_does_not_depend_on_batches(module):
 def test_a_model_that_knows_nothing_costs_the_logarithm_of_the_vocabulary(module):
     module = module().double().eval()
     torch.nn.init.zeros_(module.model.output_weight)
-    smoothed, plain, tokens = module.validation_step(collate(SENTENCES, 1.0))
+    smoothed, plain, tokens = module.validation_sums(collate(SENTENCES, 1.0))
     assert plain.item() / tokens.item() == pytest.approx(math.log(20), rel=1e-12)
     assert smoothed.item() / tokens.item() == pytest.approx(math.log(20), rel=1e-12)
 
@@ -104,7 +104,7 @@ def test_dropout_depends_on_seed_epoch_and_batch_only(module):
 
     def loss(module, batch_idx):
         module.on_train_batch_start(batch, batch_idx)
-        return float(module.loss_sums(batch)[0])
+        return module.loss_sums(batch)[0].item()
 
     module = module(dropout=0.5)
     first = loss(module, 0)
