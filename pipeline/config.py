@@ -103,7 +103,7 @@ class CleaningConfig:
 
     drop_overlap: bool = True
     """``overlap``: drop training pairs with a side that also stands in valid or test, after folding case and white
-    space."""
+    space; the final punctuation mark does not count."""
 
     def __post_init__(self):
         require(self.max_characters >= 1, f"cleaning.max_characters={self.max_characters} must be at least 1")
