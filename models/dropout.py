@@ -18,13 +18,14 @@ class Dropout(nn.Dropout):
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         if not self.training or not x.is_cpu or self.p in (0, 1):
             return super().forward(x)
-        return x * scaled_keep_mask(x, self.p)
+        return (x * scaled_keep_mask(x, self.p)).to(x.dtype)
 
 
 def scaled_keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
-    """A tensor like ``x`` that is 0 with probability ``p`` (0 <= p < 1), else the inverse of the chance to be kept."""
+    """0 with probability ``p`` (0 <= p < 1), else the inverse of the chance to be kept, in 32 bits or more."""
     dropped = min(round(p * _LANES), _LANES - 1)  # of the 65536 values a lane can take
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # the full range of int64
     lanes = words.view(torch.int16)[: x.numel()].view(x.shape)
     # Comparing straight into floats is three times as fast as a boolean mask and its conversion.
-    return torch.ge(lanes, dropped - _LANES // 2, out=torch.empty_like(x)).mul_(_LANES / (_LANES - dropped))
+    mask = torch.empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+    return torch.ge(lanes, dropped - _LANES // 2, out=mask).mul_(_LANES / (_LANES - dropped))

@@ -15,8 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_LOGITS_PER_PIECE = {"cpu": 2**21, "cuda": 2**27}
-"""8 MB of 32-bit logits stay in a CPU's last cache; a GPU wants large products and has the memory for them."""
+LOGITS_PER_PRODUCT = {"cpu": 2**23, "cuda": 2**27}
+"""Rows are multiplied together up to this many logits: large products are fast, but 2^27 take 512 MB in 32 bits."""
+
+LOGITS_PER_SOFTMAX = {"cpu": 2**20, "cuda": 2**27}
+"""The passes between the products go over this many at a time: 4 MB stay in a CPU's cache."""
 
 
 def label_smoothed_cross_entropy(
@@ -61,42 +64,44 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         hidden_grad, weight_grad = (with_gradient and needed for needed in ctx.needs_input_grad[:2])
         exact = torch.promote_types(hidden.dtype, torch.float32)
         num_words = len(weight)
-        rows = max(1, _LOGITS_PER_PIECE.get(hidden.device.type, _LOGITS_PER_PIECE["cuda"]) // num_words)
-        rows = min(rows, max(1, len(hidden)))
-        # Written over by every piece: fresh memory of this size costs a CPU more than the arithmetic done in it.
+        rows, few = (
+            max(1, min(len(hidden), limit.get(hidden.device.type, limit["cuda"]) // num_words))
+            for limit in (LOGITS_PER_PRODUCT, LOGITS_PER_SOFTMAX)
+        )
+        # Written over again and again: fresh memory of this size costs a CPU more than the arithmetic done in it.
         products = hidden.new_empty(rows, num_words, dtype=product_dtype)
-        logits_buffer = products if product_dtype == exact else products.to(exact)
-        probabilities = torch.empty_like(logits_buffer)
+        scratch = hidden.new_empty(2, few, num_words, dtype=exact)
 
-        weight_in_products = weight.to(product_dtype)
-        uniform = weight.sum(0, dtype=exact) * (smoothing / num_words)
-        smoothed, nll, d_hidden = [], [], []
+        states, words = hidden.to(product_dtype), weight.to(product_dtype)
+        uniform = weight.sum(0, dtype=exact) * (smoothing / num_words)  # h @ uniform is ε mean(z)
         if weight_grad:
             d_weight = (hidden.sum(0, dtype=exact) * (-smoothing / num_words)).repeat(num_words, 1)
-        for h, y in zip(hidden.split(rows), target.unsqueeze(-1).split(rows), strict=True):
-            n = len(h)
-            product = torch.mm(h.to(product_dtype), weight_in_products.T, out=products[:n])  # [n, V]
-            logits = product if product.dtype == exact else logits_buffer[:n].copy_(product)
-            p = torch.softmax(logits, dim=-1, out=probabilities[:n])
-            logsumexp = logits.amax(-1) - p.amax(-1).log()
-            z_y = logits.gather(-1, y).squeeze(-1)
-            nll.append(logsumexp - z_y)
-            smoothed.append(logsumexp - (1 - smoothing) * z_y - h.to(exact) @ uniform)
-            if not (hidden_grad or weight_grad):
-                continue
-            p.scatter_add_(-1, y, torch.full_like(y, smoothing - 1, dtype=exact))
-            p = p if product_dtype == exact else product.copy_(p)
+        logsumexp, hits, d_hidden = [], [], []
+        for h, y in zip(states.split(rows), target.unsqueeze(-1).split(rows), strict=True):
+            z = torch.mm(h, words.T, out=products[: len(h)])  # [rows, V]
+            for z_few, y_few in zip(z.split(few), y.split(few), strict=True):
+                logits = scratch[0, : len(z_few)].copy_(z_few)
+                p = torch.softmax(logits, dim=-1, out=scratch[1, : len(z_few)])
+                logsumexp.append(logits.amax(-1) - p.amax(-1).log())
+                hits.append(logits.gather(-1, y_few).squeeze(-1))
+                if hidden_grad or weight_grad:
+                    p.scatter_add_(-1, y_few, torch.full_like(y_few, smoothing - 1, dtype=exact))
+                    z_few.copy_(p)
+            # z now holds its own gradient but for -ε / V, a term of rank one that needs no pass over the vocabulary.
             if hidden_grad:
-                d_hidden.append((p @ weight_in_products).to(exact) - uniform)
+                d_hidden.append((z @ words).to(exact) - uniform)
             if weight_grad:
-                d_weight += p.T @ h.to(product_dtype)
+                d_weight += z.T @ h
+
         ctx.save_for_backward(
             torch.cat(d_hidden).where(real.unsqueeze(-1), 0).to(hidden.dtype) if hidden_grad else None,
             d_weight.to(weight.dtype) if weight_grad else None,
         )
-        nll = torch.cat(nll).where(real, 0).sum()
+        logsumexp, z_y = torch.cat(logsumexp), torch.cat(hits)
+        smoothed = logsumexp - (1 - smoothing) * z_y - hidden.to(exact) @ uniform
+        smoothed, nll = (losses.where(real, 0).sum() for losses in (smoothed, logsumexp - z_y))
         ctx.mark_non_differentiable(nll)
-        return torch.cat(smoothed).where(real, 0).sum(), nll
+        return smoothed, nll
 
     @staticmethod
     @once_differentiable

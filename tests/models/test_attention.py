@@ -135,6 +135,16 @@ def weights_times_values(q, k, v, mask):
     return attention_weights(q, k, mask) @ v
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_cpu_computes_16_bit_attention_in_32_bits(autocast):
+    q, k, v = queries_keys_values(dtype=torch.bfloat16)
+    bias = torch.randn(2, 3, 5, 5, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        actual = FUSED(q, k, v, Mask(PADDED), bias)
+    expected = FUSED(q.float(), k.float(), v.float(), Mask(PADDED), bias.float())
+    assert_close(actual, expected.bfloat16(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("length", [3, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

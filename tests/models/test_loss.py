@@ -13,8 +13,9 @@ PAD, SMOOTHING, WORDS, WIDTH = 0, 0.1, 11, 6
 
 @pytest.fixture(autouse=True)
 def several_pieces(monkeypatch):
-    """Pieces of four rows, so that every test crosses from one piece to the next and ends in a partial one."""
-    monkeypatch.setitem(models.loss._LOGITS_PER_PIECE, "cpu", 4 * WORDS)
+    """Products of four rows and softmaxes of three, so that every test crosses from piece to piece of both kinds."""
+    monkeypatch.setitem(models.loss.LOGITS_PER_PRODUCT, "cpu", 4 * WORDS)
+    monkeypatch.setitem(models.loss.LOGITS_PER_SOFTMAX, "cpu", 3 * WORDS)
 
 
 def example(dtype=torch.double):
