@@ -43,9 +43,9 @@ def train(configuration: Configuration) -> None:
     module = TranslationModule(configuration, prepared.tokenizers, prepared.fingerprint)
     after_update = AfterUpdate(module, Validator(prepared, module), display)
     trainer = build_trainer(configuration.trainer, after_update)
-    newest = newest_checkpoint(run, display)
+    newest, passport = newest_checkpoint(run, display)
     if newest:
-        check_continuation(newest, configuration, module, trainer)
+        check_continuation(newest, passport, module, trainer)
     if rank_zero_only.rank == 0:
         begin_folder(run, configuration)
         display.say(
@@ -87,7 +87,7 @@ def build_trainer(config: TrainerConfig, after_update: AfterUpdate) -> Trainer:
         raise ValueError("trainer.precision=16 needs a GPU: use bf16, 32 or auto")
     precision = config.precision
     if precision == "auto":
-        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "32"
+        precision = "bf16" if multiplies_bf16(on_gpu) else "32"
     if on_gpu:
         torch.set_float32_matmul_precision("high")
     devices = config.devices or (torch.cuda.device_count() if on_gpu else 1)
@@ -110,23 +110,28 @@ def build_trainer(config: TrainerConfig, after_update: AfterUpdate) -> Trainer:
     )
 
 
-def newest_checkpoint(run: Path, display: Display) -> Path | None:
-    """The newest checkpoint that is not damaged."""
+def multiplies_bf16(on_gpu: bool) -> bool:
+    """Whether the device has instructions for it, which make it faster than 32 bits."""
+    if on_gpu:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def newest_checkpoint(run: Path, display: Display) -> tuple[Path | None, dict]:
+    """The newest checkpoint that is not damaged, and what it says of itself."""
     for path in reversed(checkpoints(run)):
         try:
-            read_checkpoint(path)
-            return path
+            return path, read_checkpoint(path)["dragoman"]
         except (DamagedCheckpoint, FileNotFoundError) as error:
             display.say(f"{error}; going on with the one before")
             if rank_zero_only.rank == 0 and path.exists():
                 path.rename(path.with_suffix(".damaged"))
-    return None
+    return None, {}
 
 
-def check_continuation(path: Path, configuration: Configuration, module: TranslationModule, trainer: Trainer) -> None:
+def check_continuation(path: Path, begun: dict, module: TranslationModule, trainer: Trainer) -> None:
     """Raise ``ValueError`` unless training can go on from this checkpoint as if it had never stopped."""
-    begun = read_checkpoint(path)["dragoman"]
-    data, run = configuration.output.data, configuration.output.run
+    data, run = module.configuration.output.data, module.configuration.output.run
     if begun["tokenizers"] != module.passport["tokenizers"]:
         raise ValueError(f"{path} was trained with another tokenizer than the one in {data}: choose another output.run")
     if begun["data"] != module.passport["data"]:
