@@ -31,7 +31,7 @@ class AfterUpdate(Callback):
         self.run = Path(module.configuration.output.run)
         self.module, self.validator, self.display = module, validator, display
         self.standing = Standing()
-        self.signals = StopSignals()
+        self.signals = StopSignals(display.say)
         self.record: RunLog | None = None
         self.clock = self.start_clock = 0.0
         self.start_progress = 0.0

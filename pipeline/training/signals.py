@@ -3,13 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Callable
 
 
 class StopSignals:
     """Remembers a signal, so that the update in progress is finished and saved; a second Ctrl-C ends at once."""
 
-    def __init__(self):
+    def __init__(self, say: Callable[[str], None]):
+        self.say = say
         self.received: signal.Signals | None = None
         self.previous: dict = {}
 
@@ -28,7 +29,7 @@ class StopSignals:
         if self.received == number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
-        print(f"\n{self.received.name}: stopping after this update", file=sys.stderr)
+        self.say(f"{self.received.name}: stopping after this update")
 
 
 def requeue_slurm_job() -> None:

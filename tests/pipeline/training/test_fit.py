@@ -222,6 +222,26 @@ def test_other_options_are_refused_or_reported(tiny, capsys):
     assert "goes on with trainer.max_steps=8 (was 6)" in capsys.readouterr().err
 
 
+def test_a_corpus_that_has_changed_is_refused(tiny, tmp_path):
+    files = [tmp_path / "mine.src", tmp_path / "mine.tgt"]
+
+    def configuration(tokenizer_sees: str):
+        for file, lines in zip(files, zip(*PAIRS, strict=True), strict=True):
+            file.write_text("\n".join([*lines, tokenizer_sees]) + "\n", encoding="utf-8")
+        paths = [str(file) for file in files]
+        return tiny(
+            corpora=dict(train=paths, valid=tiny().corpora.valid, test=tiny().corpora.test),
+            cleaning=dict(drop_overlap=False, drop_identical=False),
+            output=dict(data=str(tmp_path / "data")),
+            **dict(max_steps=2, validation_sentences=0, metric="loss"),
+        )
+
+    run = fit(configuration("fish"))
+    (run / "finished.json").unlink()
+    with pytest.raises(ValueError, match=r"was trained with another tokenizer than the one in .*data: choose another"):
+        fit(configuration("bear"))
+
+
 # What goes wrong
 
 
@@ -340,7 +360,7 @@ def test_the_last_checkpoints_can_be_averaged_by_hand(tiny, capsys):
 
 
 def test_slurms_signal_is_heard_where_there_is_slurm(monkeypatch):
-    signals = StopSignals()
+    signals = StopSignals(print)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     before = signal.getsignal(signal.SIGUSR1)
     signals.install()
@@ -351,7 +371,7 @@ def test_slurms_signal_is_heard_where_there_is_slurm(monkeypatch):
 
 
 def test_a_second_interrupt_ends_at_once():
-    signals = StopSignals()
+    signals = StopSignals(print)
     signals.receive(signal.SIGINT, None)
     with pytest.raises(KeyboardInterrupt):
         signals.receive(signal.SIGINT, None)

@@ -48,3 +48,8 @@ def test_only_matrices_decay():
     optimizer.step()
     torch.testing.assert_close(model.weight, before["weight"] * (1 - 0.1 * 0.5))
     torch.testing.assert_close(model.bias, before["bias"], rtol=0, atol=0)
+
+
+def test_adam_does_not_decay():
+    with pytest.raises(ValueError, match=r"optimizer\.weight_decay=0\.1 is AdamW's: set optimizer\.name=adamw"):
+        build_optimizer(nn.Linear(3, 2), OptimizerConfig(name="adam", weight_decay=0.1))
