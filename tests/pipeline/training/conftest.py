@@ -57,7 +57,8 @@ def tiny(corpus, tmp_path):
     def configure(run: str = "run", seed: int = 1, **options) -> Configuration:
         files = [str(corpus / "train.src"), str(corpus / "train.tgt")]
         model = dict(d_model=16, d_ff=32, num_heads=2, encoder_layers=1, decoder_layers=1)
-        trainer = dict(max_steps=12, validate_every=5, checkpoint_every=4, log_every=2, keep_last=3, accelerator="cpu")
+        trainer = dict(max_steps=12, validate_every=5, checkpoint_every=4, log_every=2, keep_last=3)
+        trainer |= dict(accelerator="cpu", precision="32")  # the same on every machine
         sections = {
             "corpora": dict(train=files, valid=files, test=files),
             "cleaning": dict(drop_overlap=False),

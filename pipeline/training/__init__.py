@@ -1,0 +1,1 @@
+"""Stage 2: batches to checkpoints, and to the model that is shipped."""
