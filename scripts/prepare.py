@@ -2,11 +2,12 @@
 
 from pipeline.cli import main
 from pipeline.config import Configuration
-from pipeline.data.preparation import prepare, print_report
 
 
 def prepare_corpus(configuration: Configuration):
     """Read, clean, split and encode a corpus into the folder output.data, and report what became of it."""
+    from pipeline.data.preparation import prepare, print_report  # slow to import: not for --help
+
     print_report(prepare(configuration).report)
 
 
