@@ -169,11 +169,10 @@ class OptimizerConfig:
     name: Literal["adamw", "adam"] = "adamw"
     """AdamW (Loshchilov and Hutter, 2019) or Adam (Kingma and Ba, 2015)."""
 
-    schedule: Literal["inverse_sqrt", "noam", "linear"] = "inverse_sqrt"
-    """Linear warm-up in all; then ``inverse_sqrt``: learning_rate * sqrt(warmup_steps / step); ``noam``: the same
-    with the peak learning_rate * (d_model * warmup_steps)**-0.5 (the paper's with learning_rate 1);
-    ``linear``: straight down to zero at the end of training, whichever of max_steps, max_epochs and max_minutes is
-    nearest."""
+    schedule: Literal["linear", "inverse_sqrt", "noam"] = "linear"
+    """Linear warm-up in all. ``linear``: then straight down to zero at the end of training, whichever of max_steps,
+    max_epochs and max_minutes is nearest; ``inverse_sqrt``: learning_rate * sqrt(warmup_steps / step); ``noam``: the
+    same with the peak learning_rate * (d_model * warmup_steps)**-0.5 (the paper's with learning_rate 1)."""
 
     learning_rate: float = 5e-4
     """Peak rate; for ``noam`` a factor."""
@@ -200,6 +199,10 @@ class OptimizerConfig:
         require(self.learning_rate > 0, f"optimizer.learning_rate={self.learning_rate} must be above 0")
         require(self.warmup_steps >= 1, f"optimizer.warmup_steps={self.warmup_steps} must be at least 1")
         require(self.clip_norm >= 0, f"optimizer.clip_norm={self.clip_norm} must be 0 (off) or more")
+        require(
+            self.name == "adamw" or self.weight_decay == 0,
+            f"optimizer.weight_decay={self.weight_decay} is AdamW's: set optimizer.name=adamw",
+        )
 
 
 @dataclass(frozen=True)

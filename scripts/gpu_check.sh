@@ -23,7 +23,7 @@ if [ "${2:-}" = --smoke ]; then
     folder=$out suffix=
 fi
 file() { echo "$folder/$1${suffix-.gz}"; }
-recipe=(--config configs/multi30k_en_de.yaml --config configs/multi30k_local.yaml
+recipe=(--config configs/multi30k_en_de.yaml --config configs/multi30k_local.yaml --config configs/multi30k_published.yaml
     --corpora.train "[$(file train.en), $(file train.de)]" --corpora.valid "[$(file valid.en), $(file valid.de)]"
     --corpora.test "[$(file test2016.en), $(file test2016.de)]"
     --output.data "$out/data" --output.run "$out/run" --trainer.max_steps "$steps"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from pipeline.config import OptimizerConfig, require
+from pipeline.config import OptimizerConfig
 
 Schedule = Callable[[int, float], float]
 """(step, progress) -> learning rate. ``step`` counts updates from 1, ``progress`` is the share of the training that
@@ -41,15 +41,7 @@ OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = True) -> torch.optim.Optimizer:
-    """The optimizer of ``model``; only matrices decay. Its rate is to be set before each update.
-
-    Raises:
-        ValueError: Adam is asked to decay weights.
-    """
-    require(
-        config.name == "adamw" or config.weight_decay == 0,
-        f"optimizer.weight_decay={config.weight_decay} is AdamW's: set optimizer.name=adamw",
-    )
+    """The optimizer of ``model``; only matrices decay. Its rate is to be set before each update."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return OPTIMIZERS[config.name](
         [

@@ -52,4 +52,4 @@ def test_only_matrices_decay():
 
 def test_adam_does_not_decay():
     with pytest.raises(ValueError, match=r"optimizer\.weight_decay=0\.1 is AdamW's: set optimizer\.name=adamw"):
-        build_optimizer(nn.Linear(3, 2), OptimizerConfig(name="adam", weight_decay=0.1))
+        OptimizerConfig(name="adam", weight_decay=0.1)
