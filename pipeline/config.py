@@ -225,8 +225,8 @@ class TrainerConfig:
     """Share of the probability spread evenly over the vocabulary (Szegedy et al., 2016)."""
 
     precision: Literal["32", "bf16", "16", "auto"] = "auto"
-    """Of products; weights and sums stay in 32 bits. ``auto``: bf16 on a GPU or CPU with instructions for it,
-    otherwise 32."""
+    """Of products; weights and sums stay in 32 bits. ``auto``: bf16 on a GPU or (from torch 2.11) CPU with
+    instructions for it, otherwise 32."""
 
     compile: bool = False
     """Compile the model with ``torch.compile``."""

@@ -114,7 +114,8 @@ def multiplies_bf16(on_gpu: bool) -> bool:
     """Whether the device has instructions for it, which make it faster than 32 bits."""
     if on_gpu:
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch before 2.11 does not tell
+    return capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)
 
 
 def newest_checkpoint(run: Path, display: Display) -> tuple[Path | None, dict]:
