@@ -9,6 +9,7 @@ def train(
     shapes: list[str] = ["config"],
     precisions: list[str] = ["32", "bf16"],
     compare_compiled: bool = False,
+    against: list[str] = [],
     windows: int = 3,
     updates: int = 20,
     report: str = "",
@@ -19,14 +20,16 @@ def train(
         shapes: config (the configuration's own), tiny, base, big
         precisions: 32, bf16
         compare_compiled: each with and without torch.compile, instead of as trainer.compile says
+        against: baselines to measure beside it: torch (nn.Transformer), marian (Hugging Face's)
         windows: turns of each combination; medians are reported
-        updates: updates of one batch in a turn
+        updates: in a turn, of one batch each
         report: file for the rows, .csv or .json
     """
-    from pipeline.training.benchmark import publish, throughput
+    from pipeline.training import benchmark
 
     compiled = [False, True] if compare_compiled else [configuration.trainer.compile]
-    publish(throughput(configuration, shapes, precisions, compiled, windows, updates), "training", report)
+    rows = benchmark.throughput(configuration, shapes, precisions, compiled, against, windows, updates)
+    benchmark.publish(rows, "training", report)
 
 
 def accuracy(configuration: Configuration, report: str = ""):

@@ -26,6 +26,7 @@ from pipeline.data.batching import Batch, TokenBudgetSampler
 from pipeline.data.datamodule import EncodedPairs
 from pipeline.data.preparation import Prepared, prepare
 from pipeline.data.tokenizer import PAD_ID
+from pipeline.training.baselines import BASELINES
 from pipeline.training.module import TranslationModule
 from pipeline.training.optimizer import build_optimizer
 
@@ -50,10 +51,11 @@ def throughput(
     shapes: list[str],
     precisions: list[str],
     compiled: list[bool],
+    against: list[str],
     windows: int,
     updates: int,
 ) -> list[dict]:
-    """Tokens per second of every combination: a row each, medians over the windows.
+    """Tokens per second of every combination, and of the baselines ``against`` it: a row each, medians over windows.
 
     A window is ``updates`` updates of one batch each, on the first GPU where there is one.
     """
@@ -62,10 +64,17 @@ def throughput(
     torch.set_float32_matmul_precision("high")  # as in training
     batches = real_batches(configuration, prepared)
     stretches = [list(islice(batches, updates)) for _ in range(windows)]
-    contestants = [
-        Contestant(configuration, prepared, *combination, device)
-        for combination in product(shapes, precisions, compiled)
-    ]
+    contestants = []
+    for shape, precision in product(shapes, precisions):
+        config = dataclasses.replace(configuration, model=shaped(configuration.model, shape))
+        for compile in compiled:
+            trainer = dataclasses.replace(configuration.trainer, compile=compile)
+            module = TranslationModule(dataclasses.replace(config, trainer=trainer), prepared.tokenizers)
+            labels = {"model": "dragoman", "shape": shape, "precision": precision, "compiled": compile}
+            contestants.append(Contestant(labels, module, config, prepared, device))
+        for name in against:
+            labels = {"model": name, "shape": shape, "precision": precision, "compiled": False}
+            contestants.append(Contestant(labels, baseline(name, config, prepared), config, prepared, device))
     for contestant in contestants:
         contestant.warm_up(stretches[0])
     for stretch in stretches:
@@ -86,25 +95,14 @@ def real_batches(configuration: Configuration, prepared: Prepared) -> Iterator[B
 
 
 class Contestant:
-    """One shape and precision, compiled or not, with an optimizer of its own."""
+    """One model, shape and precision, compiled or not, with an optimizer of its own."""
 
     def __init__(
-        self,
-        configuration: Configuration,
-        prepared: Prepared,
-        shape: str,
-        precision: str,
-        compiled: bool,
-        device: torch.device,
+        self, labels: dict, module: nn.Module, config: Configuration, prepared: Prepared, device: torch.device
     ):
-        self.shape, self.precision, self.compiled, self.device = shape, precision, compiled, device
-        config = dataclasses.replace(
-            configuration,
-            model=shaped(configuration.model, shape),
-            trainer=dataclasses.replace(configuration.trainer, compile=compiled),
-        )
-        self.module = TranslationModule(config, prepared.tokenizers).to(device)
-        self.optimizer = build_optimizer(self.module.model, config.optimizer)
+        self.labels, self.model, self.device = labels, config.model, device
+        self.module = module.to(device)
+        self.optimizer = build_optimizer(self.module, config.optimizer)
         self.clip_norm = config.optimizer.clip_norm or math.inf
         self.target_words = prepared.tokenizers.target.vocab_size
         self.speeds: list[tuple[float, float, float]] = []
@@ -137,7 +135,7 @@ class Contestant:
         work = [
             sum(int((batch.source != PAD_ID).sum()) for batch in batches),
             sum(int((batch.target_out != PAD_ID).sum()) for batch in batches),
-            sum(training_flops(self.module.configuration.model, self.target_words, batch) for batch in batches),
+            sum(training_flops(self.model, self.target_words, batch) for batch in batches),
         ]
         self.speeds.append(tuple(amount / seconds for amount in work))
         if on_gpu:
@@ -151,7 +149,7 @@ class Contestant:
     def update(self, batch: Batch) -> None:
         """What one update of training does, without Lightning, log and clock."""
         on_device = [t.to(self.device, non_blocking=True) for t in batch[:3]]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.labels["precision"] == "bf16"):
             loss, _ = self.module.loss_sums(Batch(*on_device, batch.update_tokens))
         (loss / batch.update_tokens).backward()
         nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
@@ -159,11 +157,10 @@ class Contestant:
         self.optimizer.zero_grad()
 
     def row(self) -> dict:
-        row = {"shape": self.shape, "precision": self.precision, "compiled": self.compiled}
         if self.out_of_memory:
-            return row | {"note": "out of memory"}
+            return self.labels | {"note": "out of memory"}
         source, target, flops = zip(*self.speeds, strict=True)
-        row |= {
+        row = self.labels | {
             "target_tokens_per_second": statistics.median(target),
             "slowest": min(target),
             "fastest": max(target),
@@ -176,6 +173,17 @@ class Contestant:
             if peak := next((flops for key, flops in PEAK_BF16_FLOPS.items() if key in name), None):
                 row["share_of_bf16_peak"] = statistics.median(flops) / peak
         return row
+
+
+def baseline(name: str, config: Configuration, prepared: Prepared) -> nn.Module:
+    """A baseline of ``BASELINES`` in the shape of ``config``, ready to train."""
+    if name not in BASELINES:
+        raise ValueError(f"--against {name}: choose among {', '.join(BASELINES)}")
+    if not prepared.tokenizers.joint:
+        raise ValueError("--against needs tokenizer.joint=true, since the baselines have one vocabulary")
+    torch.manual_seed(config.seed)
+    words = prepared.tokenizers.target.vocab_size
+    return BASELINES[name](config.model, words, config.trainer.label_smoothing).train()
 
 
 def shaped(model: TransformerConfig, shape: str) -> TransformerConfig:

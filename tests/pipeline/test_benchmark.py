@@ -1,5 +1,8 @@
 """The work that a benchmark counts is the work that torch does."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -7,6 +10,7 @@ from models.config import TransformerConfig
 from models.transformer import Transformer
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID
+from pipeline.training.baselines import BASELINES
 from pipeline.training.benchmark import training_flops
 
 CONFIG = TransformerConfig(
@@ -31,3 +35,19 @@ def test_padding_counts_nothing():
     together = training_flops(CONFIG, WORDS, collate([short, long], update_tokens=16))
     apart = [training_flops(CONFIG, WORDS, collate([pair], update_tokens=16)) for pair in (short, long)]
     assert together == sum(apart)
+
+
+@pytest.mark.parametrize("name, norm_order", [("torch", "pre"), ("marian", "post")])
+def test_a_baseline_has_our_parameters_and_a_loss_without_padding(name, norm_order):
+    if name == "marian":
+        pytest.importorskip("transformers")
+    config = replace(CONFIG, norm_order=norm_order)
+    torch.manual_seed(0)
+    baseline = BASELINES[name](config, WORDS, 0.1).eval()
+    ours = Transformer(config, WORDS, WORDS, PAD_ID)
+    assert sum(p.numel() for p in baseline.parameters()) == sum(p.numel() for p in ours.parameters())
+    short, long = ([4] * 3, [5] * 2), ([4] * 9, [5] * 12)
+    together, *apart = (
+        baseline.loss_sums(collate(pairs, update_tokens=16))[0] for pairs in ([short, long], [short], [long])
+    )
+    torch.testing.assert_close(together, sum(apart), rtol=1e-4, atol=1e-4)
