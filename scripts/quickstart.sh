@@ -29,7 +29,8 @@ if ! [ "$scores/table.txt" -nt "$run/model/weights.safetensors" ]; then
     mv "$run/scores.partial" "$scores/table.txt"
 fi
 
-lines=$(awk 'length > 40 && length < 120 && count++ < 3 { printf "%dp;", NR }' "$scores/source.txt")
+lines=$(awk "length > 40 && length < 120 { fit[++count] = NR }
+    END { for (i = 1; i <= 3; i++) printf \"%dp;\", fit[int(count * i / 4) + 1] }" "$scores/source.txt")
 pick() { sed -n "${lines:-1,3p}" "$1"; }
 translations=$(pick "$scores/source.txt" | "$python" scripts/translate.py --model "$run")
 {

@@ -259,7 +259,9 @@ def publish(rows: list[dict], title: str, path: str = "") -> None:
         table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row.get(name, "")) for name in columns))
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 160)  # a file has no width to fit into, and numbers are not to be cut
+    console.print(table)
     if path.endswith(".csv"):
         with open(path, "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, columns)

@@ -65,7 +65,7 @@ def tiny(corpus, tmp_path):
             "tokenizer": dict(vocab_size=60),
             "batching": dict(tokens_per_batch=100),
             "model": model,
-            "optimizer": dict(learning_rate=5e-3, warmup_steps=10),
+            "optimizer": dict(schedule="inverse_sqrt", learning_rate=5e-3, warmup_steps=10),
             "trainer": trainer,
             "output": dict(data=str(corpus / "data"), run=str(tmp_path / run)),
         }

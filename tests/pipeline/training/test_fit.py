@@ -83,7 +83,7 @@ def test_a_run_leaves_what_the_plan_promises(tiny, rows, capsys, curves):
 
 def test_learning_rates_are_those_of_the_schedule_however_batches_are_accumulated(tiny, rows):
     for accumulate in (1, 3):
-        configuration = tiny(f"run{accumulate}", accumulate_batches=accumulate, log_every=1, optimizer=dict(schedule="inverse_sqrt"))
+        configuration = tiny(f"run{accumulate}", accumulate_batches=accumulate, log_every=1)
         fit(configuration)
         rate = SCHEDULES["inverse_sqrt"](configuration.optimizer, configuration.model.d_model)
         found = {row["step"]: row["learning_rate"] for row in rows(configuration)}
