@@ -7,6 +7,9 @@ from pathlib import Path
 
 from pipeline.config import TrainerConfig
 
+FINISHED = "finished.json"
+"""Written into the run folder at the very end: the standing the run ended with."""
+
 
 @dataclass
 class Standing:

@@ -9,10 +9,7 @@ from pathlib import Path
 
 from pipeline.cli import read_configuration
 from pipeline.config import Configuration
-from pipeline.training.ending import Standing
-
-FINISHED = "finished.json"
-"""Written into the run folder at the very end: the standing the run ended with."""
+from pipeline.training.ending import FINISHED, Standing
 
 CHANGEABLE = (
     *(f"trainer.max_{limit}" for limit in ("steps", "epochs", "minutes")),

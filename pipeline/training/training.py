@@ -25,8 +25,7 @@ from pipeline.data.datamodule import TranslationData
 from pipeline.data.preparation import prepare
 from pipeline.training.callbacks import AfterUpdate, WholeFiles, describe
 from pipeline.training.display import Display
-from pipeline.training.ending import better
-from pipeline.training.fit import FINISHED
+from pipeline.training.ending import FINISHED, better
 from pipeline.training.module import TranslationModule
 from pipeline.training.signals import requeue_slurm_job
 from pipeline.training.validation import METRICS, Validator, memory_advice
