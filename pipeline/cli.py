@@ -38,7 +38,10 @@ Config = TypeVar("Config")
 
 
 class Given(dict, Generic[Config]):
-    """``Given[SearchConfig]``: the fields of ``SearchConfig`` that the user gave, and their values."""
+    """``Given[SearchConfig]``: the fields of ``SearchConfig`` that the user gave, and their values.
+
+    They are checked by whoever completes them: a model's own fields may allow what the defaults would not.
+    """
 
 
 def main(command: Callable | dict[str, Callable]) -> None:
@@ -115,7 +118,7 @@ def _parser(function: Callable, program: str) -> ArgumentParser:
             parser.add_argument("--config", action="config", help="YAML file of a run; several layer left to right")
             parser.add_class_arguments(Configuration)
         elif typing.get_origin(kind) is Given:
-            parser.add_class_arguments(typing.get_args(kind)[0], nested_key=name)
+            parser.add_class_arguments(typing.get_args(kind)[0], nested_key=name, instantiate=False)
         elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             parser.add_argument(name, type=str, nargs="*", help=help_text)
         elif kind is bool:
@@ -139,7 +142,6 @@ def _arguments(function: Callable, parsed: Namespace, given: Namespace) -> inspe
             values[name] = Configuration(**{f.name: parsed[f.name] for f in dataclasses.fields(Configuration)})
         elif typing.get_origin(parameter.annotation) is Given:
             values[name] = Given(given[name].as_dict() if name in given else {})
-            typing.get_args(parameter.annotation)[0](**values[name])  # checks them
         else:
             values[name] = parsed[name]
     positional = [values.pop(n) for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_ONLY]

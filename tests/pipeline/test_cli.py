@@ -84,6 +84,12 @@ def test_only_the_given_fields_of_a_section_arrive(monkeypatch):
     assert arrived["search"] == {"beam_size": 3}
 
 
+def test_given_fields_are_not_held_against_the_defaults_of_others(monkeypatch):
+    with pytest.raises(ValueError, match="search.min_length=20 exceeds the 12 tokens"):
+        SearchConfig(min_length=20)
+    assert run(monkeypatch, translate, "--search.min_length", "20")["search"] == {"min_length": 20}
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
