@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class Report:
 
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    with_controls: int = 0
+    """Pairs that held control characters, which are removed; the pairs may stay."""
 
     def drop(self, rule: str, source: str, target: str) -> None:
         self.dropped[rule] += 1
@@ -66,7 +69,7 @@ class Report:
             self.examples.setdefault(rule, []).append((source[:200], target[:200]))
 
     def __str__(self) -> str:
-        return ", ".join(f"{count} {rule}" for rule, count in self.dropped.items()) or "nothing dropped"
+        return ", ".join(f"{count} {rule}" for rule, count in self.dropped.items() if count) or "nothing dropped"
 
 
 def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) -> tuple[Dataset, Report]:
@@ -76,6 +79,7 @@ def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) 
     def keep(batch: dict[str, list[str]]) -> dict[str, list[str]]:
         kept = []
         for source, target, fault in zip(batch["source"], batch["target"], batch["fault"], strict=True):
+            report.with_controls += any(map(CONTROLS.search, (source, target)))
             source, target = normalise(source, config.unicode_form), normalise(target, config.unicode_form)
             broken = fault or next((name for name, breaks in RULES.items() if breaks(source, target, config)), None)
             if broken:
@@ -87,4 +91,6 @@ def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) 
 
     with progress("cleaning", len(pairs)) as advance:
         kept = pairs.map(keep, batched=True, remove_columns=pairs.column_names, new_fingerprint=uuid4().hex)
+    if report.with_controls:
+        warnings.warn(f"control characters removed from {report.with_controls} of {len(pairs)} pairs", stacklevel=2)
     return kept, report

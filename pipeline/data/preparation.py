@@ -137,6 +137,7 @@ def _build(configuration: Configuration, folder: Path, report: dict) -> None:
         "read": {name: len(rows) for name, rows in pairs.items()},
         "pairs": {name: len(rows) for name, rows in encoded.items()},
         "dropped": dict(dropped.dropped),
+        "with_controls": dropped.with_controls,
         "examples": dropped.examples,
         "tokenizer": dataclasses.asdict(configuration.tokenizer)
         | {

@@ -89,6 +89,14 @@ def test_every_pair_is_kept_or_counted_under_one_rule():
     assert report.examples["empty"] == [("", "leer"), ("a full sentence", "")]
 
 
+def test_removed_control_characters_are_told_and_counted():
+    pairs = [("the\x00cat", "die Katze"), ("\x00", "leer"), ("a dog", "ein\ufeff Hund"), ("tab\t", "ein\r\n Tab")]
+    with pytest.warns(UserWarning, match="control characters removed from 3 of 4 pairs"):
+        kept, report = cleaned(pairs)
+    assert kept == [("thecat", "die Katze"), ("a dog", "ein Hund"), ("tab", "ein Tab")]
+    assert (report.with_controls, report.dropped) == (3, {"empty": 1})
+
+
 def test_limits_are_the_settings():
     assert cleaned([("abc", "def")], max_characters=2)[1].dropped == {"too_long": 1}
     assert cleaned([("abc", "abcd")], max_length_ratio=1)[1].dropped == {"length_ratio": 1}
