@@ -21,7 +21,7 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
         ValueError: bytes that are not in the encoding, a broken gzip file, an unknown encoding.
         OSError: the file cannot be read.
     """
-    number = 0
+    number, name = 0, "the standard input" if str(path) == "-" else path
     try:
         with _open(path) as file:
             for line in _split(file, encoding):
@@ -30,11 +30,11 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
                 yield text.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is not "
-            f"{encoding}: convert the file, or name its encoding (corpora.encoding=latin-1)"
+            f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is not "
+            f"{encoding}: convert it to UTF-8, or, for a corpus, name its encoding (corpora.encoding=latin-1)"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise ValueError(f"{path} is truncated or corrupt after line {number}: fetch it again") from None
+        raise ValueError(f"{name} is truncated or corrupt after line {number}: fetch it again") from None
 
 
 @contextlib.contextmanager

@@ -334,7 +334,8 @@ def test_a_table_has_rows_for_every_line(model_folder):
 def test_a_line_that_is_not_utf_8_is_named_and_nothing_is_left(model_folder, tmp_path):
     found = run(model_folder, "--output", tmp_path / "out.txt", stdin=b"the cat\na mat\nM\xfcll\nseen\n")
     assert found.returncode == 1 and found.stdout == b"" and list(tmp_path.iterdir()) == []
-    assert re.fullmatch(rb"translate.py: error: -, line 3: byte 0xfc at position 2 is not utf-8: .*\n", found.stderr)
+    complaint = rb"translate.py: error: the standard input, line 3: byte 0xfc at position 2 is not utf-8: .*\n"
+    assert re.fullmatch(complaint, found.stderr)
 
 
 def test_a_reader_that_leaves_ends_it_quietly(model_folder):
