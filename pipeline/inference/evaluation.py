@@ -74,8 +74,23 @@ def score(
 
 def sentence_bleu(translation: str, reference: str, target_language: str = "") -> float:
     """BLEU of one sentence, over as many n-gram orders as it has (effective order)."""
-    bleu = BLEU(tokenize=_bleu_tokenizer(target_language), effective_order=True)
+    bleu = BLEU(tokenize=bleu_tokenizer(target_language), effective_order=True)
     return bleu.sentence_score(translation, [reference]).score
+
+
+@cache
+def bleu_tokenizer(target_language: str) -> str:
+    """How BLEU tells words. Raises ``ValueError`` if that is not installed, better known before there is much work."""
+    code = _code(target_language)
+    tokenizer = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(code, "13a")
+    try:
+        BLEU(tokenize=tokenizer)
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            f"BLEU for target language {target_language} counts words by {tokenizer}, which is not installed: "
+            f"pip install 'sacrebleu[{code}]'"
+        ) from error
+    return tokenizer
 
 
 def doubts(translations: Sequence[str], references: Sequence[str], scores: dict[str, Score]) -> list[str]:
@@ -251,27 +266,13 @@ def _metric(name: str, target_language: str) -> Metric:
     if name == "chrf":
         return CHRF()
     # force: sacreBLEU's own warning about tokenised text is one of our doubts.
-    return BLEU(tokenize=_bleu_tokenizer(target_language), lowercase=name == "bleu_lowercased", force=True)
+    return BLEU(tokenize=bleu_tokenizer(target_language), lowercase=name == "bleu_lowercased", force=True)
 
 
 def _code(language: str) -> str:
     """The two-letter code of the languages that need a tokenizer of their own."""
     code = re.split(r"[-_]", language.lower())[0]
     return {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
-
-
-@cache
-def _bleu_tokenizer(target_language: str) -> str:
-    code = _code(target_language)
-    tokenizer = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(code, "13a")
-    try:
-        BLEU(tokenize=tokenizer)
-    except (ImportError, RuntimeError) as error:
-        raise ValueError(
-            f"BLEU for target language {target_language} counts words by {tokenizer}, which is not installed: "
-            f"pip install 'sacrebleu[{code}]'"
-        ) from error
-    return tokenizer
 
 
 def _looks_tokenised(lines: Sequence[str]) -> bool:

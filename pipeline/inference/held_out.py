@@ -10,7 +10,7 @@ import torch
 from pipeline.checkpoint import LoadedModel, fingerprint, load_model, written_whole
 from pipeline.data.lines import read_lines
 from pipeline.data.preparation import Prepared
-from pipeline.inference.evaluation import Evaluation, EvaluationSet, evaluate, write_evaluation
+from pipeline.inference.evaluation import Evaluation, EvaluationSet, bleu_tokenizer, evaluate, write_evaluation
 from pipeline.inference.translator import Translator
 
 
@@ -45,6 +45,7 @@ def evaluate_models(
                 )
             on = its_own
         on = on._replace(target_language=target_language or model.configuration.corpora.target_language)
+        bleu_tokenizer(on.target_language)
         settings = dataclasses.replace(model.configuration.search, **(search or {}))
         device = "cuda" if torch.cuda.is_available() else "cpu"
         print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)

@@ -17,7 +17,7 @@ from torch import distributed
 
 from pipeline.checkpoint import written_whole
 from pipeline.data.preparation import Prepared
-from pipeline.inference.evaluation import score
+from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.translator import Translator
 from pipeline.training.module import TranslationModule
 
@@ -44,6 +44,8 @@ class Validator:
         pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
         self.target_language = configuration.corpora.target_language
+        if count:
+            bleu_tokenizer(self.target_language)  # one that is missing must not end training at its first validation
 
     def scores(self, trainer: Trainer) -> tuple[dict[str, float], list[str]]:
         """Columns of the log, and the translations."""

@@ -2,6 +2,7 @@ import csv
 import os
 import runpy
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from pipeline.checkpoint import average_states, checkpoints, load_model, model_state, read_checkpoint, step_of
 from pipeline.data.tokenizer import PAD_ID
+from pipeline.inference.held_out import evaluate_models
 from pipeline.inference.translator import Translator
 from pipeline.training.fit import fit
 from pipeline.training.module import TranslationModule
@@ -297,6 +299,21 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tiny):
         fit(configuration)
     for path in checkpoints(configuration.output.run):
         assert all(tensor.isfinite().all() for tensor in read_checkpoint(path)["state_dict"].values())
+
+
+def test_words_that_cannot_be_counted_are_known_before_the_work(tiny, seen, monkeypatch):
+    run = fit(tiny("other"))
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    monkeypatch.setattr(Translator, "translate", None)
+    seen.clear()
+    for work in (
+        lambda: fit(tiny(corpora=dict(target_language="ja-x-fit"))),
+        lambda: evaluate_models([str(run)], target_language="ja-x-evaluate"),
+    ):
+        with pytest.raises(ValueError, match=r"which is not installed: pip install 'sacrebleu\[ja\]'"):
+            work()
+    assert seen == []
 
 
 def test_a_metric_needs_sentences(tiny):
