@@ -54,8 +54,15 @@ def fingerprint(tokenizers: Tokenizers) -> str:
 def save_model(
     folder: str | Path, model: nn.Module, tokenizers: Tokenizers, configuration: Configuration, metrics: dict
 ) -> None:
-    """Write a model folder, replacing the one that may be there."""
-    with written_whole(Path(folder)) as new:
+    """Write a model folder, replacing the one that may be there.
+
+    Raises:
+        ValueError: the folder holds something else.
+    """
+    folder = Path(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / WEIGHTS).exists():
+        raise ValueError(f"{folder} holds something else than a model: name another folder")
+    with written_whole(folder) as new:
         new.mkdir(parents=True)
         _write_small_files(new, tokenizers, configuration)
         (new / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -115,7 +122,7 @@ def read_checkpoint(path: str | Path) -> dict:
         except zipfile.BadZipFile as error:
             damage = str(error)
         if damage:
-            raise DamagedCheckpoint(f"{path}: the checkpoint is damaged ({damage}); delete it and use another")
+            raise DamagedCheckpoint(f"{path}: the checkpoint is damaged ({damage}), or the file is none: use another")
         file.seek(0)
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)

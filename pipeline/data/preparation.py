@@ -72,7 +72,8 @@ def prepare(configuration: Configuration) -> Prepared:
         OSError: a file cannot be read or written.
     """
     output = Path(configuration.output.data)
-    if output.is_dir() and any(output.iterdir()) and _read_report(output) is None:
+    occupied = any(output.iterdir()) if output.is_dir() else output.exists()
+    if occupied and _read_report(output) is None:
         raise ValueError(f"output.data={output} holds something else than a prepared corpus: name another folder")
     output.parent.mkdir(parents=True, exist_ok=True)
     with _alone(output):

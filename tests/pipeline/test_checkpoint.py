@@ -137,6 +137,14 @@ def test_a_checkpoint_is_complete_wherever_it_is_moved(tmp_path, model, tokenize
     assert fingerprint(loaded.tokenizers) == fingerprint(tokenizers)
 
 
+def test_a_model_takes_the_place_of_a_model_and_of_nothing_else(tmp_path, model, tokenizers):
+    for _ in range(2):
+        save_model(tmp_path / "model", model, tokenizers, CONFIGURATION, {})
+    with pytest.raises(ValueError, match="holds something else than a model: name another folder"):
+        save_model(tmp_path, model, tokenizers, CONFIGURATION, {})
+    assert os.listdir(tmp_path) == ["model"]
+
+
 def test_a_damaged_checkpoint_is_told_wherever_the_damage_is(tmp_path, model, tokenizers):
     path = write_checkpoint(tmp_path / "step-0000005.ckpt", model, tokenizers)
     whole = path.read_bytes()

@@ -140,6 +140,13 @@ def test_a_folder_that_holds_something_else_is_refused(configuration, tmp_path):
     assert os.listdir(tmp_path / "data") == ["thesis.tex"]
 
 
+def test_a_file_is_never_taken_for_the_folder(configuration, tmp_path):
+    (tmp_path / "data").write_text("a corpus", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"output.data=.*data holds something else"):
+        prepare(configuration)
+    assert (tmp_path / "data").read_text("utf-8") == "a corpus"
+
+
 def test_data_of_another_version_is_made_anew(configuration, monkeypatch):
     prepare(configuration)
     monkeypatch.setattr("pipeline.data.preparation.FORMAT", 99)
