@@ -18,6 +18,7 @@ from pipeline.checkpoint import (
     read_checkpoint,
     remove_unfinished,
     step_of,
+    written_whole,
 )
 from pipeline.cli import write_configuration
 from pipeline.config import Configuration, TrainerConfig
@@ -149,7 +150,8 @@ def begin_folder(run: Path, configuration: Configuration) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
     (run / FINISHED).unlink(missing_ok=True)
-    write_configuration(configuration, run / "config.yaml")
+    with written_whole(run / "config.yaml") as new:
+        write_configuration(configuration, new)
 
 
 def device_words(trainer: Trainer) -> str:
@@ -172,7 +174,8 @@ def ship_the_better(trainer: Trainer, after_update: AfterUpdate, ending: str) ->
         module.model.load_state_dict(model_state(read_checkpoint(checkpoint_path(run, standing.best_step))))
     if trainer.is_global_zero:
         after_update.ship(shipped | {"single": single, "average": average})
-        standing.write(run / FINISHED)
+        with written_whole(run / FINISHED) as new:
+            standing.write(new)
     what = f"the average of {len(last)} checkpoints" if shipped is average else f"update {standing.best_step:,}"
     after_update.display.say(f"{ending}; {run / 'model'} holds {what}: {describe(shipped['validation'])}")
 

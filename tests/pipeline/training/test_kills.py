@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from pipeline.checkpoint import checkpoints, load_model, read_checkpoint
-from pipeline.cli import write_configuration
+from pipeline.cli import read_configuration, write_configuration
+from pipeline.config import Configuration
 from pipeline.training.fit import fit
+from pipeline.training.training import begin_folder
 from tests.pipeline.training.conftest import PAIRS
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +36,18 @@ def fork():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.training.training"])
     return context
+
+
+def test_a_configuration_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    def write_half(configuration, path):
+        Path(path).write_text("model: {d_mod", encoding="utf-8")
+        raise OSError("no space left")
+
+    begin_folder(tmp_path, Configuration())
+    monkeypatch.setattr("pipeline.training.training.write_configuration", write_half)
+    with pytest.raises(OSError, match="no space left"):
+        begin_folder(tmp_path, Configuration(seed=2))
+    assert read_configuration(tmp_path / "config.yaml") == Configuration()
 
 
 def test_killed_at_random_moments_training_ends_with_the_same_bits(tiny, fork, rows, tmp_path):
