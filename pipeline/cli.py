@@ -99,7 +99,7 @@ def _parse(
         parsed = parser.parse_args(argv)
         given = parser.parse_args(argv, defaults=False)
     except _PARSING_ERRORS as error:
-        for option, path in pairwise(argv):
+        for option, path in pairwise(word for argument in argv for word in argument.split("=", 1)):
             if option == "--config" and Path(path).is_file():
                 _parse_file(path)  # names the file, if it is the one to blame
         raise ValueError(_plain(str(error), parser)) from error
@@ -197,7 +197,10 @@ def _plain(message: str, parser: ArgumentParser) -> str:
         option, expected, value = wrong.groups()
         choices = re.search(r"Literal\[(.*)\]", expected)
         expected = f"one of {choices[1]}" if choices else re.sub(r"<class '(\w+)'>", r"\1", expected)
-        return f"{option}={value}: expected {expected}"
+        example = " such as '[first, second]'" if expected.lower().startswith("list") else ""
+        return f"{option}={value}: expected {expected}{example}"
+    if missing := re.search(r"the following arguments are required: (\w+)", message):
+        return f"--{missing[1]} is needed: --help tells what to give"
     unknown = re.search(r"unrecognized arguments: -*([\w.-]+)|Option '([\w.]+)' is not accepted", message)
     within = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)
     if unknown or within:

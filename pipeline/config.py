@@ -79,6 +79,10 @@ class CorporaConfig:
     target_module: str = ""
     """``sword``: module of the target text, likewise."""
 
+    def __post_init__(self):
+        for name in ("valid_size", "test_size"):
+            require(getattr(self, name) >= 0, f"corpora.{name}={getattr(self, name)} must be 0 or more")
+
 
 @dataclass(frozen=True)
 class CleaningConfig:

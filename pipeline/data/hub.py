@@ -14,6 +14,8 @@ def hub_pairs(corpora: CorporaConfig, splits: list[str]) -> Iterator[tuple[str |
 
     Raises ``ValueError``, in one line, for a data set that does not exist, needs a script or cannot be reached.
     """
+    if not corpora.name:
+        raise ValueError("corpora.name is empty: name the data set of the Hub (owner/name), or a local folder")
     with tempfile.TemporaryDirectory() as folder:
         # datasets' cache knows local files by size and time alone, so they are read anew.
         cache = folder if Path(corpora.name).is_dir() else None

@@ -98,6 +98,8 @@ def test_given_fields_are_not_held_against_the_defaults_of_others(monkeypatch):
         (["--qqqqq", "3"], "unknown option qqqqq: --help lists all options"),
         (["--model.norm_order", "middle"], "model.norm_order=middle: expected one of 'post', 'pre'"),
         (["--model.d_model", "wide"], "model.d_model=wide: expected int"),
+        (["--corpora.train", "a.en"], "corpora.train=a.en: expected list such as '[first, second]'"),
+        (["--corpora.valid_size", "-1"], "corpora.valid_size=-1 must be 0 or more"),
         (["--search.beam", "3"], "unknown option search.beam: did you mean search.beam_size?"),
         (["--config", "/no/such.yaml"], "--config: File does not exist: '/no/such.yaml'"),
         (["--tokenizer.joint", "false"], "model.tied_embeddings=all needs one vocabulary"),
@@ -124,6 +126,17 @@ def test_a_wrong_configuration_file_is_named_in_one_line(error_of, tmp_path, tex
     assert status == 2 and message in error and "run.yaml" in error
     with pytest.raises(ValueError, match="run.yaml"):
         read_configuration(path)
+
+
+def test_a_wrong_configuration_file_is_named_however_it_is_given(error_of, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("no configuration")
+    assert f"{path}: not a configuration" in error_of(train, f"--config={path}")[1]
+
+
+def test_a_missing_option_is_named_as_it_is_typed(error_of):
+    status, error = error_of(evaluate)
+    assert status == 2 and "--model is needed" in error
 
 
 def test_what_goes_wrong_in_the_work_is_one_line_too(error_of):

@@ -153,6 +153,11 @@ def test_an_unknown_split_or_column_is_named_with_what_there_is(folder):
         pairs(name="set", **HUB | {"source_column": "en"})
 
 
+def test_a_data_set_needs_a_name(folder):
+    with pytest.raises(ValueError, match="corpora.name is empty: name the data set"):
+        pairs(**HUB)
+
+
 def test_a_data_set_out_of_reach_is_one_line(folder, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
