@@ -18,6 +18,7 @@ def kill_and_resume(configuration: Configuration, kills: int = 10) -> None:
     import torch
 
     from pipeline.checkpoint import checkpoints, read_checkpoint
+    from pipeline.training.run_log import read_rows
 
     whole, broken = (Path(configuration.output.run) / name for name in ("whole", "broken"))
     whole.parent.mkdir(parents=True, exist_ok=True)
@@ -25,10 +26,11 @@ def kill_and_resume(configuration: Configuration, kills: int = 10) -> None:
     train = [sys.executable, Path(__file__).with_name("train.py"), "--config", whole.parent / "config.yaml"]
     begun = time.monotonic()
     subprocess.run([*train, "--output.run", whole], check=True)
-    seconds = time.monotonic() - begun
+    training = 60 * read_rows(whole / "logs" / "metrics.csv")[-1]["minutes"]
+    starting = time.monotonic() - begun - training
     for kill in range(kills):
         with subprocess.Popen([*train, "--output.run", broken]) as process:
-            time.sleep(random.uniform(0, seconds))
+            time.sleep(random.uniform(0, starting + training / kills))  # so no run ends before its kill
             process.kill()
         print(f"kill {kill + 1} at {[path.name for path in checkpoints(broken)[-1:]]}", file=sys.stderr)
     subprocess.run([*train, "--output.run", broken], check=True)
