@@ -139,8 +139,8 @@ class TokenizerConfig:
     def __post_init__(self):
         require(self.vocab_size >= 8, f"tokenizer.vocab_size={self.vocab_size} must be at least 8")
         require(
-            0 < self.character_coverage <= 1,
-            f"tokenizer.character_coverage={self.character_coverage} must lie in (0, 1]",
+            0.98 <= self.character_coverage <= 1,  # SentencePiece takes no other
+            f"tokenizer.character_coverage={self.character_coverage} must lie in [0.98, 1]",
         )
 
 

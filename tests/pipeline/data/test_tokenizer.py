@@ -89,6 +89,13 @@ def test_reserved_symbols_are_refused(symbol):
         learn(symbols=[symbol])
 
 
+def test_a_character_coverage_that_cannot_be_trained_with_is_refused_at_once():
+    assert learn(character_coverage=0.98)
+    for coverage in (0.979, 1.01):
+        with pytest.raises(ValueError, match=rf"character_coverage={coverage} must lie in \[0.98, 1\]"):
+            TokenizerConfig(character_coverage=coverage)
+
+
 def test_words_of_very_long_lines_are_learned():
     long_line = " ".join(f"word{i % 50}" for i in range(1500))  # beyond SentencePiece's usual 4192 bytes
     tokenizer = learn([long_line] * 3, ["short"] * 3).source
