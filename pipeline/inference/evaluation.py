@@ -199,6 +199,7 @@ def show(evaluations: Sequence[Evaluation], on: EvaluationSet, json_path: str = 
     if json_path == "-":
         print(as_json(evaluations, on, p_values), end="")
     elif json_path:
+        Path(json_path).parent.mkdir(parents=True, exist_ok=True)
         Path(json_path).write_text(as_json(evaluations, on, p_values), encoding="utf-8")
 
 

@@ -13,6 +13,7 @@ from pipeline.inference.evaluation import (
     evaluate,
     score,
     sentence_bleu,
+    show,
     write_evaluation,
 )
 
@@ -134,6 +135,12 @@ def test_equal_systems_do_not_differ_and_unlike_ones_do():
     assert set(p_values["same"]) == {"bleu", "chrf", "ter"}
     assert set(p_values["same"].values()) == {1}
     assert all(p < 0.01 for p in p_values["better"].values())
+
+
+def test_scores_are_written_into_a_folder_that_is_not_there_yet(tmp_path, capsys):
+    on = EvaluationSet("news", ["ein"], ["one two three four"], "en")
+    show([evaluate("rival", ["one two three four"], on)], on, str(tmp_path / "new" / "scores.json"))
+    assert json.loads((tmp_path / "new" / "scores.json").read_text("utf-8"))["evaluation_set"] == "news"
 
 
 def test_an_evaluation_is_written_with_all_that_scoring_it_again_needs(tmp_path):
