@@ -158,6 +158,10 @@ def _one_line_errors(program: str, status: int) -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed at exit
         sys.exit(141)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich takes it for a failure
+            sys.exit(141)
+        raise
     except KeyboardInterrupt:
         sys.exit(130)
     except (ValueError, OSError) as error:

@@ -143,6 +143,17 @@ def test_what_goes_wrong_in_the_work_is_one_line_too(error_of):
     assert error_of(evaluate, "--model", "runs/a", "runs/b") == (1, "verb.py: error: runs/a: no such model")
 
 
+@pytest.mark.parametrize("speak", ["print('text')", "__import__('rich').print('text')"])
+def test_a_reader_that_has_left_is_no_failure(speak):
+    code = f"import pipeline.cli\ndef verb():\n    {speak}\npipeline.cli.main(verb)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 141
+    process.stderr.close()
+
+
 def test_sub_commands_are_offered_by_name(monkeypatch, error_of):
     status, error = error_of({"train": train, "translate": translate}, "tranlate")
     assert status == 2 and "choose one of train|translate" in error
