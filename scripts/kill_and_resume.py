@@ -17,22 +17,21 @@ def kill_and_resume(configuration: Configuration, kills: int = 10) -> None:
     """Train unbroken, and with kill -9 at random moments, in the folders whole and broken of output.run."""
     import torch
 
-    from pipeline.checkpoint import checkpoints, read_checkpoint
-    from pipeline.training.run_log import read_rows
+    from pipeline.checkpoint import checkpoints, read_checkpoint, step_of
 
     whole, broken = (Path(configuration.output.run) / name for name in ("whole", "broken"))
     whole.parent.mkdir(parents=True, exist_ok=True)
     write_configuration(configuration, whole.parent / "config.yaml")
     train = [sys.executable, Path(__file__).with_name("train.py"), "--config", whole.parent / "config.yaml"]
-    begun = time.monotonic()
     subprocess.run([*train, "--output.run", whole], check=True)
-    training = 60 * read_rows(whole / "logs" / "metrics.csv")[-1]["minutes"]
-    starting = time.monotonic() - begun - training
-    for kill in range(kills):
+    updates = step_of(checkpoints(whole)[-1])
+    for kill, update in enumerate(sorted(random.uniform(0, 0.9 * updates) for _ in range(kills)), 1):
         with subprocess.Popen([*train, "--output.run", broken]) as process:
-            time.sleep(random.uniform(0, starting + training / kills))  # so no run ends before its kill
+            while process.poll() is None and max(map(step_of, checkpoints(broken)), default=0) < update:
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.3))
             process.kill()
-        print(f"kill {kill + 1} at {[path.name for path in checkpoints(broken)[-1:]]}", file=sys.stderr)
+        print(f"kill {kill} at {[path.name for path in checkpoints(broken)[-1:]]}", file=sys.stderr)
     subprocess.run([*train, "--output.run", broken], check=True)
     ends = [read_checkpoint(checkpoints(run)[-1]) for run in (whole, broken)]
     for part in ("global_step", "state_dict", "optimizer_states"):

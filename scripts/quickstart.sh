@@ -10,7 +10,10 @@ config=configs/quickstart.yaml
 run=runs/quickstart previous=
 for argument in "$@"; do
     [ "$previous" = --output.run ] && run=$argument
-    case $argument in --output.run=*) run=${argument#*=} ;; esac
+    case $argument in
+    --output.run=*) run=${argument#*=} ;;
+    --config*) echo "The quick start has its configuration; with another: python scripts/train.py --config ..." >&2; exit 2 ;;
+    esac
     previous=$argument
 done
 scores=$run/evaluations/test report=$run/quickstart.txt asked=$(printf '%s\n' "$@" | cat - "$config" | cksum)

@@ -3,6 +3,7 @@
 import logging
 import signal
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -121,13 +122,20 @@ def multiplies_bf16(on_gpu: bool) -> bool:
 def newest_checkpoint(run: Path, display: Display) -> tuple[Path | None, dict]:
     """The newest checkpoint that is not damaged, and what it says of itself."""
     for path in reversed(checkpoints(run)):
-        try:
-            return path, read_checkpoint(path)["dragoman"]
-        except (DamagedCheckpoint, FileNotFoundError) as error:
-            display.say(f"{error}; going on with the one before")
-            if rank_zero_only.rank == 0 and path.exists():
-                path.rename(path.with_suffix(".damaged"))
+        if content := read_or_set_aside(path, display):
+            return path, content["dragoman"]
     return None, {}
+
+
+def read_or_set_aside(path: Path, display: Display) -> dict | None:
+    """A checkpoint's content; one that is damaged is renamed, and training goes on without it."""
+    try:
+        return read_checkpoint(path)
+    except (DamagedCheckpoint, FileNotFoundError) as error:
+        display.say(f"{error}; going on without it")
+        if rank_zero_only.rank == 0 and path.exists():
+            path.rename(path.with_suffix(".damaged"))
+        return None
 
 
 def check_continuation(path: Path, begun: dict, module: TranslationModule, trainer: Trainer) -> None:
@@ -164,14 +172,23 @@ def ship_the_better(trainer: Trainer, after_update: AfterUpdate, ending: str) ->
     """Ship the average of the last checkpoints, or the best single one, whichever validates better."""
     configuration, standing, run = after_update.configuration, after_update.standing, after_update.run
     module = after_update.module.to(trainer.strategy.root_device)
-    last = checkpoints(run)[-configuration.trainer.keep_last :]
-    module.model.load_state_dict(average_states(model_state(read_checkpoint(path)) for path in last))
+    last = []
+
+    def states() -> Iterator[dict[str, torch.Tensor]]:
+        for path in checkpoints(run)[-configuration.trainer.keep_last :]:
+            if content := read_or_set_aside(path, after_update.display):
+                last.append(path)
+                yield model_state(content)
+
+    module.model.load_state_dict(average_states(states()))
     scores, _ = after_update.validator.scores(trainer)
-    average = {"steps": [step_of(path) for path in last], "validation": scores}
+    average = shipped = {"steps": [step_of(path) for path in last], "validation": scores}
     single = {"steps": [standing.best_step], "validation": standing.best_scores}
-    shipped = average if better(scores, standing.best_scores, METRICS[configuration.trainer.metric]) else single
-    if shipped is single:
-        module.model.load_state_dict(model_state(read_checkpoint(checkpoint_path(run, standing.best_step))))
+    if not better(scores, standing.best_scores, METRICS[configuration.trainer.metric]) and (
+        best := read_or_set_aside(checkpoint_path(run, standing.best_step), after_update.display)
+    ):
+        module.model.load_state_dict(model_state(best))
+        shipped = single
     if trainer.is_global_zero:
         after_update.ship(shipped | {"single": single, "average": average})
         with written_whole(run / FINISHED) as new:

@@ -260,6 +260,15 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny, capsys):
     assert_same_training(broken, whole)
 
 
+def test_a_damaged_checkpoint_is_left_out_of_the_average(tiny, capsys):
+    run = fit(tiny(max_steps=8))
+    *_, damaged, newest = checkpoints(run)
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    fit(tiny(max_steps=9))
+    assert f"{damaged.name}: the checkpoint is damaged" in capsys.readouterr().err
+    assert load_model(run).metrics["average"]["steps"] == [step_of(newest), 9]
+
+
 def test_too_little_memory_is_explained_and_the_last_checkpoint_is_intact(tiny, monkeypatch):
     configuration = tiny()
 
