@@ -38,10 +38,7 @@ Config = TypeVar("Config")
 
 
 class Given(dict, Generic[Config]):
-    """``Given[SearchConfig]``: the fields of ``SearchConfig`` that the user gave, and their values.
-
-    They are checked by whoever completes them: a model's own fields may allow what the defaults would not.
-    """
+    """``Given[SearchConfig]``: the fields of ``SearchConfig`` that the user gave, and their values."""
 
 
 def main(command: Callable | dict[str, Callable]) -> None:
@@ -142,6 +139,7 @@ def _arguments(function: Callable, parsed: Namespace, given: Namespace) -> inspe
             values[name] = Configuration(**{f.name: parsed[f.name] for f in dataclasses.fields(Configuration)})
         elif typing.get_origin(parameter.annotation) is Given:
             values[name] = Given(given[name].as_dict() if name in given else {})
+            typing.get_args(parameter.annotation)[0](**values[name])  # checks them
         else:
             values[name] = parsed[name]
     positional = [values.pop(n) for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_ONLY]

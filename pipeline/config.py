@@ -313,6 +313,10 @@ class SearchConfig:
             self.max_length_ratio > 0 or self.max_length_extra > 0,
             "search.max_length_extra=0 allows no token: raise it or search.max_length_ratio",
         )
+
+    def require_room(self) -> None:
+        """Raise ``ValueError`` where ``min_length`` is more than a short sentence may get. Apart from the checks of
+        single fields, since fields given on the command line are completed by a model's own."""
         shortest_limit = max(1, int(self.max_length_ratio + self.max_length_extra))
         require(
             self.min_length <= shortest_limit,
@@ -349,6 +353,7 @@ class Configuration:
     """Decides the initial weights, the order of the batches and dropout."""
 
     def __post_init__(self):
+        self.search.require_room()
         require(
             self.tokenizer.joint or self.model.tied_embeddings != "all",
             "model.tied_embeddings=all needs one vocabulary: set tokenizer.joint=true or model.tied_embeddings=target",

@@ -99,6 +99,7 @@ class Translator:
             ValueError: ``search`` allows no translation, or has fewer beams than hypotheses are wanted.
         """
         search = search or self.search
+        search.require_room()
         require(
             1 <= num_hypotheses <= search.beam_size,
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",

@@ -84,9 +84,10 @@ def test_only_the_given_fields_of_a_section_arrive(monkeypatch):
     assert arrived["search"] == {"beam_size": 3}
 
 
-def test_given_fields_are_not_held_against_the_defaults_of_others(monkeypatch):
+def test_given_fields_are_checked_but_not_held_against_the_defaults_of_others(monkeypatch, error_of):
+    assert error_of(translate, "--search.beam_size", "0")[1].endswith("search.beam_size=0 must be at least 1")
     with pytest.raises(ValueError, match="search.min_length=20 exceeds the 12 tokens"):
-        SearchConfig(min_length=20)
+        Configuration(search=SearchConfig(min_length=20))
     assert run(monkeypatch, translate, "--search.min_length", "20")["search"] == {"min_length": 20}
 
 
