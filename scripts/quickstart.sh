@@ -44,7 +44,7 @@ translations=$(pick "$scores/source.txt" | "$python" scripts/translate.py --mode
 
 model        $run/model          (.venv/bin/python scripts/translate.py --model $run)
 scores       $scores/scores.json, with every translation beside it
-curves       $run/logs           (.venv/bin/tensorboard --logdir $run/logs)
+curves       $run/curves.png     (.venv/bin/tensorboard --logdir $run/logs)
 checkpoints  $run/checkpoints
 END
 } >"$report.partial"

@@ -1,4 +1,4 @@
-"""The record of a run: ``metrics.csv``, TensorBoard's events, and ``curves.png``, all in ``runs/X/logs``.
+"""The record of a run: ``metrics.csv`` and TensorBoard's events in ``runs/X/logs``, and ``runs/X/curves.png``.
 
 A row belongs to one update and holds what is known there. A resumed run first drops the rows after the update it goes
 on from, so that the record reads as if there had been no break.
@@ -56,7 +56,7 @@ class RunLog:
 
     def draw(self) -> None:
         """Draw ``curves.png`` anew."""
-        draw_curves(self.rows, self.path.with_name("curves.png"))
+        draw_curves(self.rows, self.path.parents[1] / "curves.png")
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
