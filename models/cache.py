@@ -1,6 +1,6 @@
 """What decoding remembers between steps, as values that are handed in and handed back."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -9,8 +9,16 @@ from torch import Tensor
 from models.masks import Mask
 
 
+def share_heads(
+    x: Float[Tensor, "rows shared length dim"], num_heads: int
+) -> Float[Tensor, "rows heads length dim"]:
+    """Each head as often, one after the other, as it takes to make ``num_heads``; nothing is copied for once."""
+    repeats = num_heads // x.size(1)
+    return x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
+
+
 class KeyValueCache(NamedTuple):
-    """Keys and values of one attention layer, [N, H, L, K]."""
+    """Keys and values of one attention layer, [N, H, L, K]; H is what keys and values have, queries may have more."""
 
     keys: Float[Tensor, "rows heads length dim"]
     values: Float[Tensor, "rows heads length dim"]
@@ -21,26 +29,39 @@ class KeyValueCache(NamedTuple):
             return KeyValueCache(keys, values)
         return KeyValueCache(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
 
+    def recent(self, window: int | None, num_global: int) -> "KeyValueCache":
+        """What a next query can see through a window: the first ``num_global`` positions and the last of the others.
+        """
+        if window is None or self.keys.size(-2) < num_global + window:
+            return self
+        return KeyValueCache(*(torch.cat([x[:, :, :num_global], x[:, :, x.size(-2) + 1 - window :]], 2) for x in self))
+
+    def shared_by(self, num_heads: int) -> tuple[Tensor, Tensor]:
+        """Keys and values for each of ``num_heads`` heads of queries."""
+        return share_heads(self.keys, num_heads), share_heads(self.values, num_heads)
+
     def select(self, rows: Int[Tensor, " kept"]) -> "KeyValueCache":
         return KeyValueCache(self.keys.index_select(0, rows), self.values.index_select(0, rows))
 
 
 class DecoderState(NamedTuple):
-    """Where decoding stands: N rows, the B sentences they translate (N / B beams each), and what both have said."""
+    """Where decoding stands: N rows, the B sentences they translate (N / B beams each), and what both have said.
 
-    past: tuple[KeyValueCache, ...]
-    """Per layer, the self-attention keys and values of the target so far, [N, H, t, K]."""
+    What the layers remember is the choice of their attention: a tuple of tensors with ``select(rows)``, such as
+    ``KeyValueCache``.
+    """
 
-    memory: tuple[KeyValueCache, ...]
-    """Per layer, the cross-attention keys and values of the source, [B, H, S, K], shared by the beams."""
+    past: tuple[Any, ...]
+    """Per layer, what self-attention remembers of the target so far: N rows."""
+
+    memory: tuple[Any, ...]
+    """Per layer, what cross-attention knows of the source: B rows, shared by the beams."""
 
     mask: Mask
     """Which source positions are real."""
 
-    @property
-    def position(self) -> int:
-        """The number of target tokens read so far."""
-        return self.past[0].keys.size(-2)
+    position: int
+    """The number of target tokens read so far."""
 
     def select(self, rows: Int[Tensor, "sentences beams"]) -> "DecoderState":
         """The state of these rows (flat numbers of present rows, repeated or left out at will).
@@ -48,11 +69,11 @@ class DecoderState(NamedTuple):
         Rows of one sentence stay together and sentences keep their order; a sentence all of whose rows are left out
         is dropped, so an unchanged number of sentences means unchanged sentences.
         """
-        past = tuple(cache.select(rows.flatten()) for cache in self.past)
-        num_sentences = self.memory[0].keys.size(0)
+        past = tuple(remembered.select(rows.flatten()) for remembered in self.past)
+        num_sentences = self.mask.keys.size(0)
         if rows.size(0) == num_sentences:
             return self._replace(past=past)
-        beams = self.past[0].keys.size(0) // num_sentences
+        beams = self.past[0][0].size(0) // num_sentences
         sentences = rows[:, 0] // beams
-        memory = tuple(cache.select(sentences) for cache in self.memory)
-        return DecoderState(past, memory, Mask(self.mask.keys.index_select(0, sentences)))
+        memory = tuple(known.select(sentences) for known in self.memory)
+        return DecoderState(past, memory, Mask(self.mask.keys.index_select(0, sentences)), self.position)

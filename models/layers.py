@@ -1,16 +1,19 @@
-"""The Transformer's layers: attention and feed-forward, each wrapped in dropout, residual sum and layer norm."""
+"""The Transformer's layers: attention and feed-forward, each wrapped in dropout, residual sum and norm."""
 
 from collections.abc import Callable
+from typing import Any
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from models import attention, fused_attention
-from models.attention import CrossAttention, SelfAttention, projection
-from models.cache import KeyValueCache
-from models.config import TransformerConfig
+from models.attention import Attention, DotProductAttention
+from models.config import ModelConfig
 from models.dropout import Dropout
 from models.masks import Mask
+from models.multi_head_attention import CrossAttention, SelfAttention, projection
+from models.positions import RELATIVE_POSITIONS, RelativePositions
 
 ATTENTION_KERNELS = {
     "auto": fused_attention.scaled_dot_product_attention,
@@ -18,14 +21,47 @@ ATTENTION_KERNELS = {
     "plain": attention.scaled_dot_product_attention,
 }
 
+ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
+    "dot_product": lambda config: DotProductAttention(ATTENTION_KERNELS[config.attention_kernel]),
+}
+
+NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+
+
+def self_attention(config: ModelConfig) -> SelfAttention:
+    positions = RELATIVE_POSITIONS.get(config.positions, lambda config: RelativePositions())
+    return SelfAttention(
+        config.d_model,
+        config.num_heads,
+        config.num_key_value_heads or config.num_heads,
+        ATTENTIONS[config.attention](config),
+        positions(config),
+        config.attention_dropout,
+    )
+
+
+def cross_attention(config: ModelConfig) -> CrossAttention:
+    return CrossAttention(
+        config.d_model,
+        config.num_heads,
+        config.num_key_value_heads or config.num_heads,
+        ATTENTIONS[config.attention](config),
+        config.attention_dropout,
+    )
+
+
+def self_attention_mask(config: ModelConfig, **visible: Any) -> Mask:
+    """What self-attention sees through the configured window."""
+    return Mask(window=config.attention_window or None, num_global=config.global_positions, **visible)
+
 
 class Residual(nn.Module):
-    """``post``: LayerNorm(x + f(x)) (Vaswani et al., 2017). ``pre``: x + f(LayerNorm(x)) (Xiong et al., 2020)."""
+    """``post``: norm(x + f(x)) (Vaswani et al., 2017). ``pre``: x + f(norm(x)) (Xiong et al., 2020)."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: ModelConfig):
         super().__init__()
         self.norm_first = config.norm_order == "pre"
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = NORMS[config.norm](config.d_model, eps=1e-5)
         self.dropout = Dropout(config.dropout)
 
     def before(self, x: Tensor) -> Tensor:
@@ -42,30 +78,46 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Sequential):
-    """The same two-layer network at every position: W₂ max(0, W₁ x + b₁) + b₂."""
+    """The same two-layer network at every position: W₂ f(W₁ x + b₁) + b₂."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: ModelConfig, activation: nn.Module):
         super().__init__(
             projection(config.d_model, config.d_ff),
-            nn.ReLU(),
+            activation,
             Dropout(config.activation_dropout),
             projection(config.d_ff, config.d_model),
         )
 
 
-def attention_arguments(config: TransformerConfig) -> tuple:
-    """What both kinds of attention are built from."""
-    kernel = ATTENTION_KERNELS[config.attention_kernel]
-    return config.d_model, config.num_heads, kernel, config.attention_dropout
+class GatedFeedForward(nn.Module):
+    """SwiGLU (Shazeer, 2020): W₂ (silu(W₁ x + b₁) ⊙ (W₃ x + b₃)) + b₂, two thirds as wide and so as large."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        width = config.d_ff * 2 // 3
+        self.gate_and_value = projection(config.d_model, width, width)
+        self.dropout = Dropout(config.activation_dropout)
+        self.output = projection(width, config.d_model)
+
+    def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
+        gate, value = self.gate_and_value(x).chunk(2, dim=-1)
+        return self.output(self.dropout(F.silu(gate) * value))
+
+
+FEED_FORWARDS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "relu": lambda config: FeedForward(config, nn.ReLU()),
+    "gelu": lambda config: FeedForward(config, nn.GELU()),
+    "swiglu": GatedFeedForward,
+}
 
 
 class EncoderLayer(nn.Module):
     """Self-attention over the source, then feed-forward."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        self.self_attention = SelfAttention(*attention_arguments(config))
-        self.feed_forward = FeedForward(config)
+        self.self_attention = self_attention(config)
+        self.feed_forward = FEED_FORWARDS[config.activation](config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
     def forward(self, x: Float[Tensor, "batch source width"], mask: Mask) -> Float[Tensor, "batch source width"]:
@@ -77,19 +129,20 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention over the target, cross-attention to the source, then feed-forward."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        self.self_attention = SelfAttention(*attention_arguments(config))
-        self.cross_attention = CrossAttention(*attention_arguments(config))
-        self.feed_forward = FeedForward(config)
+        self.mask = self_attention_mask(config, causal=True)
+        self.self_attention = self_attention(config)
+        self.cross_attention = cross_attention(config)
+        self.feed_forward = FEED_FORWARDS[config.activation](config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
     def forward(
-        self, x: Float[Tensor, "rows target width"], past: KeyValueCache, memory: KeyValueCache, mask: Mask
-    ) -> tuple[Float[Tensor, "rows target width"], KeyValueCache]:
-        """The next hidden states, and ``past`` grown by the positions of ``x``."""
+        self, x: Float[Tensor, "rows target width"], past: Any, start: int, memory: Any, mask: Mask
+    ) -> tuple[Float[Tensor, "rows target width"], Any]:
+        """The next hidden states, and ``past`` grown by the positions of ``x``, the first of which is ``start``."""
         first, second, third = self.residuals
-        attended, past = self.self_attention(first.before(x), Mask(causal=True), past)
+        attended, past = self.self_attention(first.before(x), self.mask, past, start)
         x = first.after(x, attended)
         x = second(x, lambda x: self.cross_attention(x, memory, mask))
         return third(x, self.feed_forward), past

@@ -7,6 +7,12 @@ True means "may attend", everywhere in the project. Four queries over four keys:
     1 1 . .     1 1 . .             1 1 1 .       1 1 1 .
     1 1 1 .     . 1 1 .             . 1 1 1       1 1 1 1
     1 1 1 1     . . 1 1             . . 1 1
+
+    window 2, one global    causal, window 2, one global
+    1 1 1 1                 1 . . .
+    1 1 1 .                 1 1 . .
+    1 1 1 1                 1 1 1 .
+    1 . 1 1                 1 . 1 1
 """
 
 from dataclasses import dataclass
@@ -29,6 +35,9 @@ class Mask:
     window: int | None = None
     """How far a query looks to either side (causal: back), itself included."""
 
+    num_global: int = 0
+    """With a window: so many first positions see all others and are seen by all (causal: by the later ones)."""
+
     def dense(
         self, num_queries: int, num_keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "#batch 1 #queries keys"] | None:
@@ -41,9 +50,10 @@ class Mask:
         if self.window is not None or (self.causal and num_queries > 1):
             query = torch.arange(num_keys - num_queries, num_keys, device=device)[:, None]
             key = torch.arange(num_keys, device=device)
-            near = key <= query if self.causal else key < query + self.window
-            if self.window is not None:
-                near &= key > query - self.window
+            near = (key < query + self.window) & (key > query - self.window) if self.window is not None else key >= 0
+            near = near | (key < self.num_global) | (query < self.num_global)
+            if self.causal:
+                near = near & (key <= query)
             visible = near[None, None] if visible is None else visible & near
         return visible
 

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from models.cache import DecoderState, KeyValueCache
-from models.config import TransformerConfig
+from models.cache import DecoderState
+from models.config import ModelConfig
 from models.dropout import Dropout
-from models.layers import DecoderLayer, EncoderLayer
+from models.layers import NORMS, DecoderLayer, EncoderLayer, self_attention_mask
 from models.masks import Mask
-from models.positions import POSITIONS
+from models.positions import ABSOLUTE_POSITIONS, AbsolutePositions
 
 
 class Memory(NamedTuple):
@@ -37,7 +37,7 @@ class Transformer(nn.Module):
     and the decoder sees no future.
     """
 
-    def __init__(self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int, pad_id: int):
+    def __init__(self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, pad_id: int):
         """:raises ValueError: if all embeddings are to be tied and the vocabularies differ in size."""
         super().__init__()
         if config.tied_embeddings == "all" and source_vocab_size != target_vocab_size:
@@ -52,14 +52,14 @@ class Transformer(nn.Module):
         self.target_embedding = embedding(target_vocab_size, width)
         self.source_embedding = self.target_embedding if tied == "all" else embedding(source_vocab_size, width)
         self.output_embedding = self.target_embedding if tied != "none" else embedding(target_vocab_size, width)
-        self.positions = POSITIONS[config.positions]()
+        positions = ABSOLUTE_POSITIONS.get(config.positions, lambda config: AbsolutePositions())
+        self.source_positions, self.target_positions = positions(config), positions(config)
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         # Post-norm layers end with a norm of their own.
-        pre = config.norm_order == "pre"
-        self.encoder_norm = nn.LayerNorm(width) if pre else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(width) if pre else nn.Identity()
+        norm = NORMS[config.norm] if config.norm_order == "pre" else nn.Identity
+        self.encoder_norm, self.decoder_norm = norm(width, eps=1e-5), norm(width, eps=1e-5)
 
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary width"]:
@@ -73,8 +73,8 @@ class Transformer(nn.Module):
         return self.project(self.decode(target_in, self.encode(source)))
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Memory:
-        mask = Mask(keys=source != self.pad_id)
-        x = self.embed(source, self.source_embedding)
+        mask = self_attention_mask(self.config, keys=source != self.pad_id)
+        x = self.embed(source, self.source_embedding, self.source_positions)
         for layer in self.encoder:
             x = layer(x, mask)
         return Memory(self.encoder_norm(x), mask.keys)
@@ -88,9 +88,10 @@ class Transformer(nn.Module):
 
     def start(self, memory: Memory) -> DecoderState:
         """The state before the first target token, one row per sentence."""
-        crossed = tuple(layer.cross_attention.read(memory.states) for layer in self.decoder)
-        empty = tuple(KeyValueCache(k[:, :, :0], v[:, :, :0]) for k, v in crossed)
-        return DecoderState(empty, crossed, Mask(memory.keys))
+        mask = Mask(memory.keys)
+        past = tuple(layer.self_attention.start(memory.states) for layer in self.decoder)
+        known = tuple(layer.cross_attention.read(memory.states, mask) for layer in self.decoder)
+        return DecoderState(past, known, mask, position=0)
 
     def step(
         self, ids: Int[Tensor, "rows new"], state: DecoderState
@@ -103,15 +104,15 @@ class Transformer(nn.Module):
         self, ids: Int[Tensor, "rows new"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows new width"], DecoderState]:
         """The decoder itself: hidden states of ``ids``, which follow what ``state`` has read, and the grown state."""
-        x = self.embed(ids, self.target_embedding, state.position)
+        x = self.embed(ids, self.target_embedding, self.target_positions, state.position)
         past = []
         for layer, layer_past, layer_memory in zip(self.decoder, state.past, state.memory, strict=True):
-            x, grown = layer(x, layer_past, layer_memory, state.mask)
+            x, grown = layer(x, layer_past, state.position, layer_memory, state.mask)
             past.append(grown)
-        return self.decoder_norm(x), state._replace(past=tuple(past))
+        return self.decoder_norm(x), state._replace(past=tuple(past), position=state.position + ids.size(1))
 
     def embed(
-        self, ids: Int[Tensor, "rows length"], embedding: nn.Embedding, start: int = 0
+        self, ids: Int[Tensor, "rows length"], embedding: nn.Embedding, positions: AbsolutePositions, start: int = 0
     ) -> Float[Tensor, "rows length width"]:
         """Scaled embeddings with their positions, the input of the first layer."""
-        return self.dropout(self.positions.embed(embedding(ids) * math.sqrt(self.config.d_model), start))
+        return self.dropout(positions.embed(embedding(ids) * math.sqrt(self.config.d_model), start))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 
 
 def require(condition: bool, message: str) -> None:
@@ -344,7 +344,7 @@ class Configuration:
     cleaning: CleaningConfig = field(default_factory=CleaningConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
-    model: TransformerConfig = field(default_factory=TransformerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     search: SearchConfig = field(default_factory=SearchConfig)

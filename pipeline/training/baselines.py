@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.loss import label_smoothed_cross_entropy
 from models.positions import Sinusoidal
 from pipeline.data.batching import Batch
@@ -19,7 +19,7 @@ from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 class TorchTransformer(nn.Module):
     """``torch.nn.Transformer`` between the paper's embeddings and a tied output layer."""
 
-    def __init__(self, config: TransformerConfig, num_words: int, smoothing: float):
+    def __init__(self, config: ModelConfig, num_words: int, smoothing: float):
         super().__init__()
         self.smoothing = smoothing
         self.embedding = nn.Embedding(num_words, config.d_model, padding_idx=PAD_ID)
@@ -58,7 +58,7 @@ class TorchTransformer(nn.Module):
 class Marian(nn.Module):
     """Hugging Face's ``MarianMTModel``, with torch's loss over its logits."""
 
-    def __init__(self, config: TransformerConfig, num_words: int, smoothing: float):
+    def __init__(self, config: ModelConfig, num_words: int, smoothing: float):
         super().__init__()
         try:
             from transformers import MarianConfig, MarianMTModel

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from pipeline.config import Configuration
 from pipeline.data.batching import Batch, TokenBudgetSampler
 from pipeline.data.datamodule import EncodedPairs
@@ -186,7 +186,7 @@ def baseline(name: str, config: Configuration, prepared: Prepared) -> nn.Module:
     return BASELINES[name](config.model, words, config.trainer.label_smoothing).train()
 
 
-def shaped(model: TransformerConfig, shape: str) -> TransformerConfig:
+def shaped(model: ModelConfig, shape: str) -> ModelConfig:
     """``model`` with the sizes of ``shape``."""
     if shape == "config":
         return model
@@ -195,7 +195,7 @@ def shaped(model: TransformerConfig, shape: str) -> TransformerConfig:
     return dataclasses.replace(model, **SHAPES[shape])
 
 
-def training_flops(config: TransformerConfig, target_words: int, batch: Batch) -> float:
+def training_flops(config: ModelConfig, target_words: int, batch: Batch) -> float:
     """Floating-point operations that the products of one update need: forward, and twice that backward.
 
     Only what real tokens need: padding, and the future that the decoder may not see, count nothing.

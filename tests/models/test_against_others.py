@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.transformer import Transformer
 
 V = 17
 D = 16
-SMALL = TransformerConfig(encoder_layers=2, decoder_layers=3, d_model=D, d_ff=32, num_heads=4)
+SMALL = ModelConfig(encoder_layers=2, decoder_layers=3, d_model=D, d_ff=32, num_heads=4)
 SOURCE = torch.tensor([[4, 5, 6, 7, 8, 3], [9, 10, 3, 0, 0, 0]])
 TARGET_IN = torch.tensor([[2, 5, 6, 7], [2, 8, 9, 10]])
 
@@ -59,8 +59,8 @@ def test_equals_torch(norm_order, kernel):
 
     padding = SOURCE == 0
     hidden = theirs(
-        ours.embed(SOURCE, ours.source_embedding),
-        ours.embed(TARGET_IN, ours.target_embedding),
+        ours.embed(SOURCE, ours.source_embedding, ours.source_positions),
+        ours.embed(TARGET_IN, ours.target_embedding, ours.target_positions),
         tgt_mask=nn.Transformer.generate_square_subsequent_mask(4).isinf(),
         src_key_padding_mask=padding,
         memory_key_padding_mask=padding,

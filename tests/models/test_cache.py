@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.transformer import Transformer
 
-TINY = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2)
+TINY = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2)
 SOURCE = torch.tensor([[4, 5, 6, 7, 3], [8, 9, 3, 0, 0], [10, 3, 0, 0, 0]])
 EXACT = {"atol": 1e-12, "rtol": 1e-12}
 

@@ -8,13 +8,13 @@ from pathlib import Path
 SCRIPT = """
 import torch
 from torch._dynamo.testing import CompileCounter
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.transformer import Transformer
 
 for kernel in "plain", "fused":
     torch._dynamo.reset()
     torch.manual_seed(0)
-    config = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2,
+    config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2,
                                attention_kernel=kernel)
     model = Transformer(config, 13, 13, 0).double().eval()
     counter = CompileCounter()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.search import beam_search, greedy_search, score_targets
 from models.transformer import Transformer
 
@@ -395,7 +395,7 @@ class Prefixes(NamedTuple):
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_a_cached_search_equals_one_that_reads_the_whole_prefix_at_every_step(beam_size):
     torch.manual_seed(5)
-    config = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2)
+    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2)
     model = Transformer(config, 12, 12, pad_id=PAD).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():

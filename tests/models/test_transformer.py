@@ -8,12 +8,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.transformer import Transformer
 
 PAD = 0
 V = 13
-TINY = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2)
+TINY = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2)
 SOURCE = torch.tensor([[4, 5, 6, 7, 3], [8, 9, 3, 0, 0], [10, 3, 0, 0, 0]])
 TARGET_IN = torch.tensor([[2, 4, 5, 6], [2, 7, 0, 0], [2, 8, 9, 0]])
 LENGTHS = [(5, 4), (3, 2), (2, 3)]
@@ -121,7 +121,7 @@ def test_each_dropout_reaches_encoder_and_decoder(kind, kernel):
 
 def test_dropout_falls_on_the_embedded_input_and_on_what_a_sublayer_adds():
     model = build(dropout=0.5).train()
-    zeroed = model.embed(SOURCE, model.source_embedding) == 0
+    zeroed = model.embed(SOURCE, model.source_embedding, model.source_positions) == 0
     assert 0.2 < zeroed.double().mean() < 0.8
     for layer in [*model.encoder, *model.decoder]:
         for residual in layer.residuals:

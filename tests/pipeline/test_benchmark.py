@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.transformer import Transformer
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID
 from pipeline.training.baselines import BASELINES
 from pipeline.training.benchmark import training_flops
 
-CONFIG = TransformerConfig(
+CONFIG = ModelConfig(
     encoder_layers=3, decoder_layers=2, d_model=16, d_ff=40, num_heads=2, dropout=0.0, attention_kernel="plain"
 )
 WORDS = 50

@@ -5,7 +5,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from pipeline.checkpoint import (
     FORMAT,
     DamagedCheckpoint,
@@ -26,7 +26,7 @@ from pipeline.config import Configuration, TokenizerConfig
 from pipeline.data.tokenizer import Tokenizers, train_tokenizers
 
 CONFIGURATION = Configuration(
-    model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0.0)
+    model=ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0.0)
 )
 
 

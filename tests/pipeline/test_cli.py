@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from pipeline.cli import Given, main, read_configuration, write_configuration
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig, TrainerConfig
 
@@ -73,7 +73,7 @@ def test_configuration_files_layer_left_to_right_and_flags_come_last(monkeypatch
         "configuration"
     ]
     assert configuration.seed == 3
-    assert configuration.model == TransformerConfig(d_model=32, num_heads=2)
+    assert configuration.model == ModelConfig(d_model=32, num_heads=2)
     assert configuration.corpora.train == ["a", "b"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.config import TransformerConfig
+from models.config import ModelConfig
 from models.search import beam_search
 from pipeline.checkpoint import build_model, save_model
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig
@@ -57,7 +57,7 @@ def translator():
     """An untrained model with weights large enough for it to have opinions."""
     configuration = Configuration(
         tokenizer=TokenizerConfig(vocab_size=60),
-        model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2),
+        model=ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2),
         search=SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
     )
     text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]

@@ -1,0 +1,128 @@
+"""Multi-head attention (Vaswani et al., 2017): heads of width D / H side by side, within a sequence or across two."""
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from models.attention import Attention
+from models.cache import share_heads
+from models.masks import Mask
+from models.positions import RelativePositions
+
+
+def projection(inner: int, *outer: int, gain: float = 1.0) -> nn.Linear:
+    """A linear map, Xavier-uniform and without bias at first; several side by side start as if apart."""
+    linear = nn.Linear(inner, sum(outer))
+    for block in linear.weight.split(outer):
+        nn.init.xavier_uniform_(block, gain)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+# Queries, keys and values start as in torch's and fairseq's joint [3 D, D] matrix, for attention that is soft at first.
+SOFT = 2**-0.5
+
+
+class MultiHeadAttention(nn.Module):
+    """What self- and cross-attention share: heads side by side, each with its own weights, mixed by a last projection.
+
+    ``num_key_value_heads`` of keys and values serve all ``num_heads`` heads of queries (grouped-query attention,
+    Ainslie et al., 2023). ``dropout`` acts on the weights of ``attend``.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, num_key_value_heads: int, attend: Attention, dropout: float = 0.0):
+        super().__init__()
+        self.head_width = d_model // num_heads
+        self.key_value_width = num_key_value_heads * self.head_width
+        self.num_heads = num_heads
+        self.attend = attend
+        self.attention_dropout = dropout
+        self.output = projection(d_model, d_model)
+
+    @property
+    def dropout(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # [B, L, H K] -> [B, H, L, K]
+
+    def mix(self, heads: Tensor) -> Tensor:
+        return self.output(heads.transpose(1, 2).flatten(-2))  # [B, H, L, K] -> [B, L, D]
+
+
+class SelfAttention(MultiHeadAttention):
+    """Every position reads the positions of its own sequence. One product makes queries, keys and values."""
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_key_value_heads: int,
+        attend: Attention,
+        positions: RelativePositions,
+        dropout: float = 0.0,
+    ):
+        super().__init__(d_model, num_heads, num_key_value_heads, attend, dropout)
+        self.positions = positions
+        self.query_key_value = projection(d_model, d_model, self.key_value_width, self.key_value_width, gain=SOFT)
+
+    def forward(
+        self, x: Float[Tensor, "batch length width"], mask: Mask, past: Any = None, start: int = 0
+    ) -> tuple[Float[Tensor, "batch length width"], Any]:
+        """Attends over ``past`` and ``x``, whose first position is ``start``; also returns the past of the next
+        step."""
+        q, k, v = self.queries_keys_values(x, start)
+        past = self.start(x) if past is None else past
+        heads, past = self.attend.grow(q, k, v, past, mask, self.positions.score_bias, self.dropout)
+        return self.mix(heads), past
+
+    def queries_keys_values(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
+        widths = x.size(-1), self.key_value_width, self.key_value_width
+        q, k, v = map(self.split, self.query_key_value(x).split(widths, dim=-1))
+        return *self.positions.rotate(q, k, start), v
+
+    def start(self, x: Float[Tensor, "batch length width"]) -> Any:
+        """The past of sequences that have not begun, as many as ``x`` has."""
+        nothing = self.split(x[:, :0, : self.key_value_width])
+        return self.attend.remember(nothing, nothing, Mask())
+
+    def weights(
+        self, x: Float[Tensor, "batch length width"], mask: Mask
+    ) -> Float[Tensor, "batch heads length length"]:
+        """The attention weights of ``forward`` on a whole sequence."""
+        q, k, _ = self.queries_keys_values(x, 0)
+        k = share_heads(k, self.num_heads)
+        return self.attend.weights(q, k, mask, self.positions.score_bias(q, k.size(-2)))
+
+
+class CrossAttention(MultiHeadAttention):
+    """Every position reads another sequence, whose keys and values are computed once."""
+
+    def __init__(self, d_model: int, num_heads: int, num_key_value_heads: int, attend: Attention, dropout: float = 0.0):
+        super().__init__(d_model, num_heads, num_key_value_heads, attend, dropout)
+        self.query = projection(d_model, d_model, gain=SOFT)
+        self.key_value = projection(d_model, self.key_value_width, self.key_value_width, gain=SOFT)
+
+    def read(self, states: Float[Tensor, "batch source width"], mask: Mask) -> Any:
+        """What there is to know of a sequence to attend to."""
+        return self.attend.remember(*self.keys_values(states), mask)
+
+    def forward(
+        self, x: Float[Tensor, "rows length width"], memory: Any, mask: Mask
+    ) -> Float[Tensor, "rows length width"]:
+        """``memory`` has one row per sentence; several successive rows of ``x`` (its beams) may share one, and then
+        act as the queries of one call instead of copying it."""
+        grouped = self.query(x).reshape(memory[0].size(0), -1, x.size(-1))  # [N, L, D] -> [B, beams * L, D]
+        return self.mix(self.attend.recall(self.split(grouped), memory, mask, self.dropout)).view_as(x)
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self.key_value(states).chunk(2, dim=-1)
+        return self.split(k), self.split(v)
+
+    def weights(
+        self, x: Float[Tensor, "batch length width"], states: Float[Tensor, "batch source width"], mask: Mask
+    ) -> Float[Tensor, "batch heads length source"]:
+        """The attention weights of ``forward``, given what ``read`` was given."""
+        k = share_heads(self.keys_values(states)[0], self.num_heads)
+        return self.attend.weights(self.split(self.query(x)), k, mask)
