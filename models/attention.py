@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (Vaswani et al., 2017): softmax(q kᵀ / √K) v, and what every kind of attention offers."""
+"""Scaled dot-product attention (Vaswani et al., 2017): softmax(q kᵀ / √K) v; and what every kind of attention has."""
 
 import math
 from collections.abc import Callable

@@ -4,7 +4,8 @@ The model computes as always, on its fused kernels. torch's forward hooks, there
 attention was given; the weights are computed from that.
 """
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -29,18 +30,25 @@ def attention_maps(
 ) -> AttentionMaps:
     """How much each position attends to each, in ``model.eval()``'s forced decoding of ``target_in``."""
     maps = AttentionMaps([], [], [])
-    with ExitStack() as listening:
-
-        def listen(kind: type[nn.Module], note) -> None:
-            for module in model.modules():
-                if isinstance(module, kind):
-                    listening.callback(module.register_forward_hook(note).remove)
-
-        layers = maps.encoder
-        listen(SelfAttention, lambda module, given, _: layers.append(module.weights(*given[:2])))
+    with listening(model, SelfAttention, lambda module, x, mask, *_: maps.encoder.append(module.weights(x, mask))):
         memory = model.encode(source)
-        mask = Mask(memory.keys)
-        layers = maps.decoder
-        listen(CrossAttention, lambda module, given, _: maps.cross.append(module.weights(given[0], memory.states, mask)))
+    mask = Mask(memory.keys)
+    with (
+        listening(model, SelfAttention, lambda module, x, mask, *_: maps.decoder.append(module.weights(x, mask))),
+        listening(
+            model, CrossAttention, lambda module, x, *_: maps.cross.append(module.weights(x, memory.states, mask))
+        ),
+    ):
         model.decode(target_in, memory)
     return maps
+
+
+@contextmanager
+def listening(model: nn.Module, kind: type[nn.Module], note: Callable[..., None]) -> Iterator[None]:
+    """Calls ``note(module, *arguments)`` for each module of this kind that runs meanwhile."""
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, kind):
+                handle = module.register_forward_hook(lambda module, arguments, _: note(module, *arguments))
+                hooks.callback(handle.remove)
+        yield

@@ -9,9 +9,7 @@ from torch import Tensor
 from models.masks import Mask
 
 
-def share_heads(
-    x: Float[Tensor, "rows shared length dim"], num_heads: int
-) -> Float[Tensor, "rows heads length dim"]:
+def share_heads(x: Float[Tensor, "rows shared length dim"], num_heads: int) -> Float[Tensor, "rows heads length dim"]:
     """Each head as often, one after the other, as it takes to make ``num_heads``; nothing is copied for once."""
     repeats = num_heads // x.size(1)
     return x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
@@ -30,8 +28,7 @@ class KeyValueCache(NamedTuple):
         return KeyValueCache(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
 
     def recent(self, window: int | None, num_global: int) -> "KeyValueCache":
-        """What a next query can see through a window: the first ``num_global`` positions and the last of the others.
-        """
+        """What a next query can see through a window: the first ``num_global`` positions and the last of the others."""
         if window is None or self.keys.size(-2) < num_global + window:
             return self
         return KeyValueCache(*(torch.cat([x[:, :, :num_global], x[:, :, x.size(-2) + 1 - window :]], 2) for x in self))

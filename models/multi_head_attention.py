@@ -87,9 +87,7 @@ class SelfAttention(MultiHeadAttention):
         nothing = self.split(x[:, :0, : self.key_value_width])
         return self.attend.remember(nothing, nothing, Mask())
 
-    def weights(
-        self, x: Float[Tensor, "batch length width"], mask: Mask
-    ) -> Float[Tensor, "batch heads length length"]:
+    def weights(self, x: Float[Tensor, "batch length width"], mask: Mask) -> Float[Tensor, "batch heads length length"]:
         """The attention weights of ``forward`` on a whole sequence."""
         q, k, _ = self.queries_keys_values(x, 0)
         k = share_heads(k, self.num_heads)

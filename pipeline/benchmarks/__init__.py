@@ -1,0 +1,1 @@
+"""Measurements that compare mechanisms; each is a command of ``scripts/``."""
