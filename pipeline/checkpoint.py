@@ -23,6 +23,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from models.encoder_decoder import EncoderDecoder
+from models.recurrent import RecurrentModel
 from models.transformer import Transformer
 from pipeline.cli import read_configuration, write_configuration
 from pipeline.config import Configuration
@@ -33,17 +35,20 @@ FORMAT = 1
 
 WEIGHTS = "weights.safetensors"
 
+ARCHITECTURES: dict[str, type[EncoderDecoder]] = {"transformer": Transformer, "recurrent": RecurrentModel}
+
 
 class LoadedModel(NamedTuple):
-    model: Transformer
+    model: EncoderDecoder
     tokenizers: Tokenizers
     configuration: Configuration
     metrics: dict
 
 
-def build_model(configuration: Configuration, tokenizers: Tokenizers) -> Transformer:
+def build_model(configuration: Configuration, tokenizers: Tokenizers) -> EncoderDecoder:
     """A model with random weights for these vocabularies."""
-    return Transformer(configuration.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size, pad_id=PAD_ID)
+    build = ARCHITECTURES[configuration.model.architecture]
+    return build(configuration.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size, pad_id=PAD_ID)
 
 
 def fingerprint(tokenizers: Tokenizers) -> str:
@@ -287,7 +292,7 @@ def _load_checkpoint(path: Path) -> LoadedModel:
     return LoadedModel(model, tokenizers, configuration, {"step": content["global_step"]})
 
 
-def _load_weights(model: Transformer, state: dict[str, Tensor], origin: Path) -> Transformer:
+def _load_weights(model: EncoderDecoder, state: dict[str, Tensor], origin: Path) -> EncoderDecoder:
     expected = model.state_dict()
     missing = sorted(expected.keys() - state.keys())
     if missing:
