@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from models import attention, fused_attention
+from models.additive_attention import AdditiveAttention
 from models.attention import Attention, DotProductAttention
 from models.config import ModelConfig
 from models.dropout import Dropout
@@ -23,6 +24,7 @@ ATTENTION_KERNELS = {
 
 ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
     "dot_product": lambda config: DotProductAttention(ATTENTION_KERNELS[config.attention_kernel]),
+    "additive": lambda config: AdditiveAttention(config.num_heads, config.head_width),
 }
 
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
