@@ -15,6 +15,7 @@ from models.dropout import Dropout
 from models.masks import Mask
 from models.multi_head_attention import CrossAttention, SelfAttention, projection
 from models.positions import RELATIVE_POSITIONS, RelativePositions
+from models.relative_attention import ShawAttention
 
 ATTENTION_KERNELS = {
     "auto": fused_attention.scaled_dot_product_attention,
@@ -27,16 +28,22 @@ ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
     "additive": lambda config: AdditiveAttention(config.num_heads, config.head_width),
 }
 
+RELATIVE_ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
+    "shaw": lambda config: ShawAttention(config.head_width, config.max_distance),
+}
+"""Positions that are a kind of self-attention of their own."""
+
 NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
 def self_attention(config: ModelConfig) -> SelfAttention:
     positions = RELATIVE_POSITIONS.get(config.positions, lambda config: RelativePositions())
+    attend = RELATIVE_ATTENTIONS.get(config.positions, ATTENTIONS[config.attention])
     return SelfAttention(
         config.d_model,
         config.num_heads,
         config.num_key_value_heads or config.num_heads,
-        ATTENTIONS[config.attention](config),
+        attend(config),
         positions(config),
         config.attention_dropout,
     )
