@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from models import attention, fused_attention
+from models import attention, flex_attention, fused_attention
 from models.additive_attention import AdditiveAttention
 from models.attention import Attention, DotProductAttention
 from models.config import ModelConfig
 from models.dropout import Dropout
+from models.linear_attention import EluAttention, Performer
 from models.masks import Mask
 from models.multi_head_attention import CrossAttention, SelfAttention, projection
 from models.positions import RELATIVE_POSITIONS, RelativePositions
@@ -20,12 +21,15 @@ from models.relative_attention import ShawAttention
 ATTENTION_KERNELS = {
     "auto": fused_attention.scaled_dot_product_attention,
     "fused": fused_attention.scaled_dot_product_attention,
+    "flex": flex_attention.scaled_dot_product_attention,
     "plain": attention.scaled_dot_product_attention,
 }
 
 ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
     "dot_product": lambda config: DotProductAttention(ATTENTION_KERNELS[config.attention_kernel]),
     "additive": lambda config: AdditiveAttention(config.num_heads, config.head_width),
+    "performer": lambda config: Performer(config.head_width, config.random_features),
+    "elu": lambda config: EluAttention(),
 }
 
 RELATIVE_ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
