@@ -17,6 +17,15 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def require_positions(model: ModelConfig, needed: int, options: str) -> None:
+    """Raise ``ValueError`` where ``options`` allow longer sequences than there are learned positions for."""
+    require(
+        model.positions != "learned" or needed <= model.max_positions,
+        f"{options} may take {needed} positions, more than model.max_positions={model.max_positions}: lower the "
+        "former, or train with more positions",
+    )
+
+
 @dataclass(frozen=True)
 class CorporaConfig:
     """Where the sentence pairs come from."""
@@ -314,14 +323,27 @@ class SearchConfig:
             "search.max_length_extra=0 allows no token: raise it or search.max_length_ratio",
         )
 
-    def require_room(self) -> None:
-        """Raise ``ValueError`` where ``min_length`` is more than a short sentence may get. Apart from the checks of
-        single fields, since fields given on the command line are completed by a model's own."""
-        shortest_limit = max(1, int(self.max_length_ratio + self.max_length_extra))
+    def max_length(self, source_tokens: int) -> int:
+        """The most tokens that the translation of so many source tokens may have, the end of sentence counted."""
+        return max(1, int(self.max_length_ratio * source_tokens + self.max_length_extra))
+
+    def require_room(self, model: ModelConfig) -> None:
+        """Raise ``ValueError`` where ``min_length`` is more than a short sentence may get, or a long one may take more
+        positions than the model has. Apart from the checks of single fields, since fields given on the command line
+        are completed by a model's own."""
+        shortest_limit = self.max_length(1)
         require(
             self.min_length <= shortest_limit,
             f"search.min_length={self.min_length} exceeds the {shortest_limit} tokens that a one-token sentence may "
             "get: lower it, or raise search.max_length_extra",
+        )
+        source = f"search.max_source_tokens={self.max_source_tokens}"
+        require_positions(model, self.max_source_tokens + 1, source)
+        require_positions(
+            model,
+            self.max_length(self.max_source_tokens),
+            f"search.max_length_ratio={self.max_length_ratio} with {source} and "
+            f"search.max_length_extra={self.max_length_extra}",
         )
 
 
@@ -353,7 +375,10 @@ class Configuration:
     """Decides the initial weights, the order of the batches and dropout."""
 
     def __post_init__(self):
-        self.search.require_room()
+        for name in ("max_source_tokens", "max_target_tokens"):
+            tokens = getattr(self.batching, name)
+            require_positions(self.model, tokens + 1, f"batching.{name}={tokens}")
+        self.search.require_room(self.model)
         require(
             self.tokenizer.joint or self.model.tied_embeddings != "all",
             "model.tied_embeddings=all needs one vocabulary: set tokenizer.joint=true or model.tied_embeddings=target",

@@ -62,7 +62,7 @@ class Translator:
         in parts, with a warning.
 
         Raises:
-            ValueError: ``search`` allows no translation.
+            ValueError: ``search`` allows no translation, or one too long for the model's positions.
         """
         return [found[0].text for found in self.hypotheses(sentences, search)]
 
@@ -96,10 +96,11 @@ class Translator:
         ``first_row`` is the number of the first sentence in warnings.
 
         Raises:
-            ValueError: ``search`` allows no translation, or has fewer beams than hypotheses are wanted.
+            ValueError: ``search`` allows no translation, or one too long for the model's positions, or has fewer beams
+                than hypotheses are wanted.
         """
         search = search or self.search
-        search.require_room()
+        search.require_room(self.model.config)
         require(
             1 <= num_hypotheses <= search.beam_size,
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
@@ -139,7 +140,7 @@ class Translator:
         found = beam_search(
             self.model.step,
             self.model.start(memory),
-            torch.tensor([_max_length(search, len(ids)) for ids in sources], device=device),
+            torch.tensor([search.max_length(len(ids)) for ids in sources], device=device),
             beam_size=search.beam_size,
             bos_id=BOS_ID,
             eos_id=EOS_ID,
@@ -157,10 +158,6 @@ class Translator:
             Translation(" ".join(text.splitlines()), hypothesis.score, hypothesis.finished)
             for text, hypothesis in zip(texts, hypotheses, strict=True)
         ]
-
-
-def _max_length(search: SearchConfig, source_tokens: int) -> int:
-    return max(1, int(search.max_length_ratio * source_tokens + search.max_length_extra))
 
 
 def _join(parts: list[list[Translation]]) -> list[Translation]:

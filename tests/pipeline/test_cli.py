@@ -112,6 +112,37 @@ def test_a_wrong_option_is_named_with_its_value_and_the_remedy(error_of, argumen
 
 
 @pytest.mark.parametrize(
+    "option, message",
+    [
+        ("--batching.max_source_tokens=64", "batching.max_source_tokens=64 may take 65 positions"),
+        ("--batching.max_target_tokens=64", "batching.max_target_tokens=64 may take 65 positions"),
+        ("--search.max_source_tokens=64", "search.max_source_tokens=64 may take 65 positions"),
+        (
+            "--search.max_length_extra=5",
+            "search.max_length_ratio=1.0 with search.max_source_tokens=60 and search.max_length_extra=5 may take 65 "
+            "positions",
+        ),
+    ],
+)
+def test_a_run_that_may_need_more_positions_than_are_learned_is_refused(error_of, monkeypatch, option, message):
+    given = {
+        "--model.positions": "learned",
+        "--model.max_positions": "64",
+        "--batching.max_source_tokens": "63",
+        "--batching.max_target_tokens": "63",
+        "--search.max_source_tokens": "60",
+        "--search.max_length_ratio": "1.0",
+        "--search.max_length_extra": "4",
+    }
+    flags = [f"{name}={value}" for name, value in given.items()]
+    assert run(monkeypatch, train, *flags)["configuration"].model.max_positions == 64
+    status, error = error_of(train, *flags, option)
+    remedy = ", more than model.max_positions=64: lower the former, or train with more positions"
+    assert (status, error) == (2, f"verb.py: error: {message}{remedy}")
+    run(monkeypatch, train, *flags, option, "--model.positions=sinusoidal")
+
+
+@pytest.mark.parametrize(
     "text, message",
     [
         ("model:\n  d_modle: 3\n", "unknown option model.d_modle: did you mean model.d_model?"),

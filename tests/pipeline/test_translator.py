@@ -14,7 +14,7 @@ import torch
 from models.config import ModelConfig
 from models.search import beam_search
 from pipeline.checkpoint import build_model, save_model
-from pipeline.config import Configuration, SearchConfig, TokenizerConfig
+from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import translator as translator_module
 from pipeline.inference.documents import split, write, written
@@ -264,6 +264,19 @@ def test_settings_that_allow_no_translation_are_refused_at_once(translator):
         translator.translate([], settings(translator, min_length=9))
     with pytest.raises(ValueError, match=r"4 hypotheses cannot come of search.beam_size=3: raise it"):
         translator.hypotheses([], None, 4)
+
+
+def test_settings_that_need_more_positions_than_the_model_has_learned_are_refused_at_once(translator):
+    learned = dataclasses.replace(translator.model.config, positions="learned", max_positions=43)
+    search = settings(translator)  # up to 40 source tokens, and 43 of a translation
+    batching = BatchingConfig(max_source_tokens=42, max_target_tokens=42)
+    configuration = Configuration(model=learned, batching=batching, search=search)
+    longest = " ".join(["seen"] * 40)
+    short = Translator(build_model(configuration, translator.tokenizers).eval(), translator.tokenizers, configuration)
+    assert len(translator.tokenizers.source.encode([longest])[0]) == 40
+    assert not short.hypotheses([longest])[0][0].finished  # it took all 43
+    with pytest.raises(ValueError, match=r"search.max_source_tokens=43 may take 44 positions, more than model.max_p"):
+        short.translate([longest], dataclasses.replace(search, max_source_tokens=43))
 
 
 def test_a_file_takes_its_name_when_it_is_complete(tmp_path, capsys):
