@@ -38,16 +38,27 @@ def scaled_dot_product_attention(
         raise ValueError("model.attention_kernel=flex computes in 16 or 32 bits, not in float64: choose fused")
     if not q.is_cuda or q.size(-2) < BLOCK:
         return fused_attention.scaled_dot_product_attention(q, k, v, mask, bias)
-    # Within a compiled model it is compiled with the rest.
-    return attend(q, k, v, mask, bias, flex_attention if torch.compiler.is_compiling() else compiled())
+    return attend_compiled(q, k, v, mask, bias)
+
+
+@torch._disable_dynamo  # torch.compiler.disable, without the second that its import takes
+def attend_compiled(
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch heads keys dim"],
+    v: Float[Tensor, "batch heads keys value"],
+    mask: Mask,
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None,
+) -> Float[Tensor, "batch heads queries value"]:
+    """``attend`` on a kernel of its own: as part of a compiled model it would be compiled anew for each length."""
+    return attend(q, k, v, mask, bias, compiled_kernel())
 
 
 @cache
-def compiled() -> Callable[..., Tensor]:
-    """The kernel for tensors of any length; compiled when first called, anew for each kind of call."""
+def compiled_kernel() -> Callable[..., Tensor]:
+    """``flex_attention`` for tensors of any length, compiled when first called."""
     kernel = torch.compile(flex_attention, dynamic=True)
-    # Training, translating, self- and cross-attention, one block or more: together they may pass the limit of eight,
-    # past which torch computes all scores.
+    # Training and translating, self- and cross-attention, one block or more are compiled apart: together they may pass
+    # the limit of eight, past which torch does without compiling.
     torch._dynamo.config.cache_size_limit = max(64, torch._dynamo.config.cache_size_limit)
     return kernel
 
