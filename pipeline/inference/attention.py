@@ -1,0 +1,108 @@
+"""Where a model looks while it reads a sentence and writes its translation: attention's weights with their tokens."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from models.attention_maps import attention_maps
+from pipeline.config import SearchConfig, require
+from pipeline.data.batching import collate
+from pipeline.data.cleaning import normalise
+from pipeline.data.tokenizer import BOS_ID, EOS_ID, SPECIAL_PIECES, UNK_ID, Tokenizer
+from pipeline.inference.alignment import alignment, raw_words
+from pipeline.inference.translator import Translator
+
+
+class Heads(NamedTuple):
+    """The weights of one kind of attention."""
+
+    title: str
+    weights: Float[Tensor, "layers heads queries keys"]
+    queries: list[str]
+    """Who looks: the tokens at the rows."""
+    keys: list[str]
+    """What is looked at: the tokens at the columns."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A sentence, its translation, and the attention that went into it."""
+
+    sentence: str
+    translation: str
+    kinds: dict[str, Heads]
+    """Those of ``encoder``, ``decoder`` and ``cross`` that the model has."""
+    unicode_form: str
+
+    def layer(self, number: int = 0) -> int:
+        """The layer of cross-attention that words are aligned by, from 1.
+
+        0 is the last but one, often the best (Garg et al., 2019), or the only one.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
+        count = len(self.kinds["cross"].weights)
+        require(0 <= number <= count, f"there is no layer {number} of cross-attention: give 1 to {count}, or 0")
+        return number or max(1, count - 1)
+
+    def alignment(self, layer: int = 0) -> list[tuple[int, int]]:
+        """Pairs of words of the sentence and the translation, by their numbers between blanks, from 0."""
+        _, weights, queries, keys = self.kinds["cross"]
+        pairs = alignment(weights[self.layer(layer) - 1].mean(0), keys, queries)
+        source, target = (raw_words(text, self.unicode_form) for text in (self.sentence, self.translation))
+        return sorted({(source[i], target[j]) for i, j in pairs})
+
+
+@torch.no_grad()
+def attended(
+    translator: Translator, sentence: str, translation: str | None = None, search: SearchConfig | None = None
+) -> Attended:
+    """The attention of writing ``translation``, or else the one the model finds, which is divided into pieces anew.
+
+    Raises:
+        ValueError: the model has no attention, the sentence is blank, or a text is too long.
+    """
+    search = search or translator.search
+    config = translator.model.config
+    require(config.attention != "none", f"model.attention={config.attention}: this model has no attention to show")
+    source_ids, source = _encode(translator, translator.tokenizers.source, "sentence", sentence, search)
+    require(bool(source_ids), "the sentence is blank: give one with words in it")
+    if translation is None:
+        (translation,) = translator.translate([sentence], search)
+    target_ids, target = _encode(translator, translator.tokenizers.target, "translation", translation, search)
+
+    batch = collate([(source_ids, target_ids)], update_tokens=0)
+    device = next(translator.model.parameters()).device
+    maps = attention_maps(translator.model, batch.source.to(device), batch.target_in.to(device))
+    bos, eos = [SPECIAL_PIECES[BOS_ID]], [SPECIAL_PIECES[EOS_ID]]
+    tokens = {
+        "encoder": ("Encoder self-attention", source + eos, source + eos),
+        "decoder": ("Decoder self-attention", bos + target, bos + target),
+        "cross": ("Cross-attention", target + eos, source + eos),
+    }
+    kinds = {
+        name: Heads(title, torch.cat(layers).float().cpu(), queries, keys)  # each layer's batch is of one
+        for (name, (title, queries, keys)), layers in zip(tokens.items(), maps, strict=True)
+        if layers
+    }
+    return Attended(sentence, translation, kinds, translator.unicode_form)
+
+
+def _encode(
+    translator: Translator, tokenizer: Tokenizer, what: str, text: str, search: SearchConfig
+) -> tuple[list[int], list[str]]:
+    """Ids of the pieces of a text, and the pieces; one that the model does not know is marked."""
+    text = normalise(text, translator.unicode_form)
+    (ids,) = tokenizer.encode([text])
+    require(
+        len(ids) <= search.max_source_tokens,
+        f"the {what} has {len(ids)} tokens, more than search.max_source_tokens={search.max_source_tokens}, and is not "
+        "looked at as a whole: give a shorter one, or raise that",
+    )
+    pieces = tokenizer.processor.encode(text, out_type=str)
+    unknown = SPECIAL_PIECES[UNK_ID]
+    return ids, [f"{piece} {unknown}" if id == UNK_ID else piece for piece, id in zip(pieces, ids, strict=True)]

@@ -1,0 +1,44 @@
+"""python scripts/attention.py --model runs/X "sentence" [--translation "..."] [--output FOLDER]"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.cli import Given, main
+from pipeline.config import SearchConfig
+
+
+def attention(
+    sentence: list[str] = [],
+    /,
+    *,
+    model: str,
+    translation: str = "",
+    output: str = "attention",
+    layer: int = 0,
+    search: Given[SearchConfig] = Given(),
+):
+    """Draw what a model looks at while it translates a sentence, and print the word alignment in Pharaoh's format.
+
+    Args:
+        sentence: What is translated, in quotes.
+        model: A run folder (its best model), a model folder, or a checkpoint.
+        translation: Its translation; if it is not given, the model's own.
+        output: Folder of attention.html, and of encoder.png, decoder.png and cross.png, which need matplotlib.
+        layer: Of cross-attention, for the alignment: from 1; 0 is the last but one, or the only one.
+    """
+    from pipeline.inference import attention, attention_page, attention_pictures, translator  # slow to import
+
+    if len(sentence) != 1:
+        raise ValueError(f"{len(sentence)} sentences given: give one, in quotes")
+    trained = translator.Translator.load(model)
+    shown = attention.attended(trained, *sentence, translation or None, replace(trained.search, **search))
+    html, links = Path(output, "attention.html"), shown.alignment(layer)
+    attention_page.write_page(shown, html, model, layer)
+    pictures = attention_pictures.draw_all(shown.kinds, Path(output))
+    print("wrote", *[html, *pictures], file=sys.stderr)
+    print(*(f"{source}-{target}" for source, target in links))
+
+
+if __name__ == "__main__":
+    main(attention)
