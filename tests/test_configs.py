@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.benchmarks.sweep import MECHANISMS as SWEPT
 from pipeline.cli import main, read_configuration, write_configuration
 from pipeline.config import Configuration
 
 CONFIGS = sorted(Path(__file__).parents[1].glob("configs/*.yaml"))
+MECHANISMS = [path for path in CONFIGS if path.stem.startswith("with_")]
+"""Overlays of a choice or two, for any run."""
+
 OVERLAYS = {"multi30k_local": "multi30k_en_de", "wmt14_en_de_big": "wmt14_en_de_base"}
+OVERLAYS |= {path.stem: "multi30k_en_de" for path in MECHANISMS}
 
 
 def layered(monkeypatch, *arguments: str) -> Configuration:
@@ -39,11 +44,31 @@ def test_a_configuration_says_the_same_read_written_and_given(path, monkeypatch,
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_configuration_gives_every_value_that_it_names_and_a_run_folder_of_its_own(path):
+def test_a_configuration_gives_every_value_that_it_names(path):
     sections = yaml.safe_load(path.read_text("utf-8"))
     given = dataclasses.asdict(read_configuration(path))
     assert all(given[section][name] == value for section, fields in sections.items() for name, value in fields.items())
-    assert sections["output"]["run"] == f"runs/{path.stem}"
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path not in MECHANISMS], ids=lambda path: path.stem)
+def test_a_run_has_a_folder_of_its_own(path):
+    assert yaml.safe_load(path.read_text("utf-8"))["output"]["run"] == f"runs/{path.stem}"
+
+
+@pytest.mark.parametrize("path", MECHANISMS, ids=lambda path: path.stem)
+def test_a_mechanism_is_a_line_that_says_whose_it_is_and_three_of_what_it_changes(path):
+    comment, *lines = path.read_text("utf-8").splitlines()
+    assert re.search(r"^# Overlay: .*\([A-Z].*, \d{4}\)", comment) and len(lines) <= 3
+    sections = yaml.safe_load(path.read_text("utf-8"))
+    assert sections["model"] and sections.keys() <= {"model", "optimizer"}
+    default = dataclasses.asdict(Configuration())
+    assert all(default[section][name] != value for section, fields in sections.items() for name, value in fields.items())
+
+
+def test_the_sweep_takes_each_mechanism_once_after_the_baseline():
+    baseline, *others = SWEPT
+    assert baseline == "baseline"
+    assert sorted(f"with_{name}" for name in others) == [path.stem for path in MECHANISMS]
 
 
 @pytest.mark.parametrize(("overlay", "base"), OVERLAYS.items())
