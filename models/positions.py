@@ -58,7 +58,7 @@ class Learned(AbsolutePositions):
                 f"{end} tokens are more than the model.max_positions={known} that the model has learned: give it "
                 "shorter input (lower search.max_source_tokens), or train it with more positions"
             )
-        return x + self.table[start:end].to(x.dtype)
+        return x + self.table[start:end]
 
 
 class RelativePositions(nn.Module):
