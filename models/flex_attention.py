@@ -82,17 +82,17 @@ def attend(
         width = max(16, 2 ** math.ceil(math.log2(x.size(-1))))
         return F.pad(x, (0, width - x.size(-1), 0, -x.size(-2) % BLOCK))
 
-    score_mod = None
-    if bias is not None:
-        bias = F.pad(bias.expand(-1, -1, num_queries, num_keys), (0, -num_keys % BLOCK, 0, -num_queries % BLOCK))
-        each_row, each_head = bias.size(0) > 1, bias.size(1) > 1
-
-        def score_mod(score, b, h, query, key):
-            return score + bias[b * each_row, h * each_head, query, key]
-
+    score_mod = None if bias is None else score_function(bias.expand(-1, -1, num_queries, num_keys))
     blocks = block_mask(mask, q.size(0), num_queries, num_keys, q.device)
     y = kernel(whole(q), whole(k), whole(v), score_mod, blocks, scale=1 / math.sqrt(q.size(-1)))
     return y[:, :, :num_queries, : v.size(-1)]
+
+
+def score_function(bias: Float[Tensor, "#batch #heads queries keys"]) -> Callable[..., Tensor]:
+    """The bias as flex_attention knows it."""
+    bias = F.pad(bias, (0, -bias.size(-1) % BLOCK, 0, -bias.size(-2) % BLOCK))
+    each_row, each_head = int(bias.size(0) > 1), int(bias.size(1) > 1)  # or one for all
+    return lambda score, b, h, query, key: score + bias[b * each_row, h * each_head, query, key]
 
 
 def block_mask(mask: Mask, batch: int, num_queries: int, num_keys: int, device: torch.device) -> BlockMask:

@@ -1,6 +1,7 @@
 """Properties of attention, held by the plain formula and the fused kernels alike."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,7 +24,10 @@ MASKS = {
     "causal padding": Mask(PADDED, causal=True),
     "window": Mask(window=2),
     "causal window": Mask(causal=True, window=2),
+    "window, one global": Mask(window=2, num_global=1),
+    "causal window, one global": Mask(causal=True, window=2, num_global=1),
     "everything": Mask(BLIND, causal=True, window=3),
+    "everything, one global": Mask(BLIND, causal=True, window=2, num_global=1),
 }
 
 
@@ -89,6 +93,31 @@ def test_the_scale_keeps_scores_at_unit_variance():
         assert scaled.var().item() == pytest.approx(1, rel=0.05)
 
 
+def test_unscaled_scores_saturate_the_softmax_and_its_gradient_vanishes():
+    """The reason for the scale: wide heads would put all weight on one key, where the Jacobian diag(w) - w wᵀ is 0."""
+
+    def largest_weight_and_gradient(q, k):
+        weights = attention_weights(q, k, Mask())[:, 0, 0]
+        jacobian = torch.diag_embed(weights) - weights[:, :, None] * weights[:, None, :]
+        return weights.amax(-1).mean().item(), torch.linalg.matrix_norm(jacobian).mean().item()
+
+    scaled, unscaled = [], []
+    for width in 4, 64, 1024:
+        q = torch.randn(2000, 1, 1, width, dtype=torch.double)
+        k = torch.randn(2000, 1, 8, width, dtype=torch.double)
+        scaled.append(largest_weight_and_gradient(q, k))
+        unscaled.append(largest_weight_and_gradient(q * math.sqrt(width), k))
+
+    for weight, gradient in scaled:
+        assert weight == pytest.approx(0.36, abs=0.03)
+        assert gradient == pytest.approx(0.36, abs=0.03)
+    weights, gradients = zip(*unscaled, strict=True)
+    assert weights[0] < weights[1] < weights[2]
+    assert weights[2] > 0.95
+    assert gradients[0] > 2 * gradients[1] > 4 * gradients[2]
+    assert gradients[2] < 0.06
+
+
 @pytest.mark.parametrize("attend", [PLAIN, FUSED])
 def test_attention_sees_a_set(attend):
     q, k, v = queries_keys_values()
@@ -121,7 +150,7 @@ def test_plain_equals_fused_in_outputs_and_gradients(name, num_queries, num_keys
     bias = torch.randn(1, 3, num_queries, num_keys, dtype=torch.double, device=device) if with_bias else None
     mask = MASKS[name]
     if mask.keys is not None:
-        mask = Mask(mask.keys.to(device), mask.causal, mask.window)
+        mask = replace(mask, keys=mask.keys.to(device))
     plain, fused = (attend(*inputs, mask, bias) for attend in (PLAIN, FUSED))
     assert_close(plain, fused, atol=1e-12, rtol=1e-12)
     seed = torch.randn_like(plain)
@@ -143,6 +172,26 @@ def test_a_cpu_computes_16_bit_attention_in_32_bits(autocast):
         actual = FUSED(q, k, v, Mask(PADDED), bias)
     expected = FUSED(q.float(), k.float(), v.float(), Mask(PADDED), bias.float())
     assert_close(actual, expected.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("attend", [PLAIN, FUSED])
+@pytest.mark.parametrize("name", MASKS)
+def test_short_floats_come_near_the_64_bit_result(name, attend, dtype, device):
+    inputs = queries_keys_values(dtype=dtype, device=device)
+    mask = MASKS[name]
+    if mask.keys is not None:
+        mask = replace(mask, keys=mask.keys.to(device))
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    near, expected = attend(*inputs, mask), PLAIN(*exact, mask)
+    seed = torch.randn_like(near)
+    for actual, right in zip(
+        (near, *torch.autograd.grad(near, inputs, seed)),
+        (expected, *torch.autograd.grad(expected, exact, seed.double())),
+        strict=True,
+    ):
+        assert_close(actual.double(), right, atol=8 * torch.finfo(dtype).eps, rtol=0)
 
 
 @pytest.mark.parametrize("device", DEVICES)

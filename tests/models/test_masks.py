@@ -10,6 +10,10 @@ FULL = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]], dt
 CAUSAL = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]], dtype=torch.bool)
 CAUSAL_WINDOW_2 = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]], dtype=torch.bool)
 WINDOW_2 = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]], dtype=torch.bool)
+WINDOW_2_GLOBAL_1 = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]], dtype=torch.bool)
+WINDOW_1_GLOBAL_2 = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 1]], dtype=torch.bool)
+CAUSAL_WINDOW_2_GLOBAL_1 = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
+CAUSAL_WINDOW_1_GLOBAL_2 = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]], dtype=torch.bool)
 KEYS = torch.tensor([[True, True, True, True], [True, True, False, False]])
 
 
@@ -21,21 +25,42 @@ KEYS = torch.tensor([[True, True, True, True], [True, True, False, False]])
         (Mask(window=2), WINDOW_2),
         (Mask(window=9), FULL),
         (Mask(causal=True, window=9), CAUSAL),
+        (Mask(window=2, num_global=1), WINDOW_2_GLOBAL_1),
+        (Mask(window=1, num_global=2), WINDOW_1_GLOBAL_2),
+        (Mask(window=1, num_global=9), FULL),
+        (Mask(causal=True, window=2, num_global=1), CAUSAL_WINDOW_2_GLOBAL_1),
+        (Mask(causal=True, window=1, num_global=2), CAUSAL_WINDOW_1_GLOBAL_2),
+        (Mask(causal=True, window=1, num_global=9), CAUSAL),
     ],
 )
 def test_a_mask_is_this_matrix(mask, expected):
     assert_close(mask.dense(4, 4)[0, 0], expected)
 
 
-@pytest.mark.parametrize("mask", [Mask(causal=True), Mask(causal=True, window=2), Mask(window=2)])
-def test_the_last_query_sits_on_the_last_key(mask):
-    assert_close(mask.dense(2, 4)[0, 0], mask.dense(4, 4)[0, 0, 2:])
+@pytest.mark.parametrize("num_queries", [2, 1])
+@pytest.mark.parametrize(
+    "mask, expected",
+    [
+        (Mask(causal=True, window=2), CAUSAL_WINDOW_2),
+        (Mask(window=2), WINDOW_2),
+        (Mask(window=2, num_global=1), WINDOW_2_GLOBAL_1),
+        (Mask(causal=True, window=2, num_global=1), CAUSAL_WINDOW_2_GLOBAL_1),
+        (Mask(causal=True, window=1, num_global=2), CAUSAL_WINDOW_1_GLOBAL_2),
+    ],
+)
+def test_the_last_query_sits_on_the_last_key(mask, expected, num_queries):
+    assert_close(mask.dense(num_queries, 4)[0, 0], expected[-num_queries:])
+
+
+def test_the_last_of_two_causal_queries_sees_all_keys_and_the_first_all_but_one():
+    assert_close(Mask(causal=True).dense(2, 4)[0, 0], CAUSAL[2:])
 
 
 def test_padding_is_hidden_from_every_query_and_combines_with_causality():
     assert_close(Mask(KEYS).dense(4, 4).expand(2, 1, 4, 4)[1, 0], FULL & KEYS[1])
     assert_close(Mask(KEYS, causal=True).dense(4, 4)[1, 0], CAUSAL & KEYS[1])
     assert_close(Mask(KEYS, causal=True, window=2).dense(4, 4)[:, 0], CAUSAL_WINDOW_2 & KEYS[:, None])
+    assert_close(Mask(KEYS, window=2, num_global=1).dense(4, 4)[:, 0], WINDOW_2_GLOBAL_1 & KEYS[:, None])
 
 
 def test_a_mask_that_hides_nothing_renders_nothing():
