@@ -72,7 +72,14 @@ def save_model(
         _write_small_files(new, tokenizers, configuration)
         (new / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         metadata = {"format": "pt", "dragoman": str(FORMAT), "tokenizers": fingerprint(tokenizers)}
-        safetensors.torch.save_model(model, str(new / WEIGHTS), metadata)
+        # Not safetensors' save_model, which refuses weights that cuDNN has laid side by side in one piece of memory.
+        state = model.state_dict()
+        stored: dict[tuple, str] = {}
+        for name in sorted(state):
+            kept = stored.setdefault((state[name].data_ptr(), state[name].shape, state[name].stride()), name)
+            if kept != name:
+                metadata[name] = kept
+        safetensors.torch.save_file({name: state[name] for name in stored.values()}, new / WEIGHTS, metadata)
 
 
 def load_model(path: str | Path) -> LoadedModel:
@@ -271,7 +278,7 @@ def _load_folder(folder: Path) -> LoadedModel:
         raise ValueError(
             f"{folder}: the tokenizer there is not the one that {file} was trained with: copy both from one run"
         )
-    # safetensors stores a tied tensor once and notes its other names.
+    # A tied tensor is stored once, and its other names are noted.
     state |= {name: state[kept] for name, kept in metadata.items() if kept in names}
     configuration = read_configuration(folder / "config.yaml")
     model = _load_weights(build_model(configuration, tokenizers), state, file)

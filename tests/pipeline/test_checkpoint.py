@@ -1,11 +1,13 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
 
 from models.config import ModelConfig
+from models.recurrent import RecurrentModel
 from pipeline.checkpoint import (
     FORMAT,
     DamagedCheckpoint,
@@ -75,6 +77,26 @@ def test_a_model_folder_gives_the_same_model_back(tmp_path, model, tokenizers):
         assert loaded.configuration == CONFIGURATION
         assert fingerprint(loaded.tokenizers) == fingerprint(tokenizers)
         assert loaded.metrics == {"steps": [5]}
+
+
+@pytest.mark.parametrize("attention", ["dot_product", "additive", "none"])
+def test_the_recurrent_architecture_is_built_saved_and_loaded_like_the_other(tmp_path, tokenizers, attention):
+    config = replace(CONFIGURATION.model, architecture="recurrent", attention=attention)
+    model = build_model(replace(CONFIGURATION, model=config), tokenizers).eval()
+    assert isinstance(model, RecurrentModel)
+    for lstm in (module for module in model.modules() if isinstance(module, torch.nn.LSTM)):
+        # As cuDNN lays them: all weights of an LSTM in one piece of memory.
+        weights = list(lstm.parameters(recurse=False))
+        memory = torch.cat([weight.detach().flatten() for weight in weights])
+        for weight, part in zip(weights, memory.split([weight.numel() for weight in weights]), strict=True):
+            weight.data = part.view_as(weight)
+    save_model(tmp_path / "model", model, tokenizers, replace(CONFIGURATION, model=config), {})
+    loaded = load_model(tmp_path / "model")
+    assert torch.equal(logits(loaded.model), logits(model))
+    assert loaded.configuration.model == config
+    assert {name: weight.shape for name, weight in loaded.model.state_dict().items()} == {
+        name: weight.shape for name, weight in model.state_dict().items()
+    }
 
 
 def test_a_model_folder_replaces_the_one_before_and_leaves_nothing_else(tmp_path, model, tokenizers):
