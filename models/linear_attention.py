@@ -29,42 +29,35 @@ CHUNK = 128
 
 
 class LinearState(NamedTuple):
-    """What is known of the keys and values seen: sums whose feature m is scaled by exp(-shift_m), H heads of keys.
+    """What is known of the keys and values seen, for each of the H heads that keys and values have.
 
-    Before the first key there are no features (M = 0), and nothing is computed of them.
+    Before the first key there are no features (M = 0), so that nothing is computed of them.
     """
 
-    value_sums: Float[Tensor, "rows heads features value"]
-    """Σ φ(k) vᵀ."""
-
-    key_sums: Float[Tensor, "rows heads features"]
-    """Σ φ(k)."""
+    sums: Float[Tensor, "rows heads features value_and_one"]
+    """Σ φ(k) [v 1]ᵀ, [N, H, M, V + 1]: the values by their features, and the features; scaled by exp(-shift)."""
 
     shift: Float[Tensor, "rows heads features"]
-    """Of each feature, the largest logarithm seen."""
+    """The largest log φ(k) seen of each feature."""
 
     def extend(self, new: "LinearState") -> "LinearState":
         """These keys, and then those."""
         if not self.shift.size(-1):
             return new
         shift = torch.maximum(self.shift, new.shift)
-        old_scale, new_scale = (self.shift - shift).exp(), (new.shift - shift).exp()
-        return LinearState(
-            old_scale[..., None] * self.value_sums + new_scale[..., None] * new.value_sums,
-            old_scale * self.key_sums + new_scale * new.key_sums,
-            shift,
-        )
+        old_scale, new_scale = ((x - shift).exp()[..., None] for x in (self.shift, new.shift))
+        return LinearState(old_scale * self.sums + new_scale * new.sums, shift)
 
     def read(
-        self, log_q: Float[Tensor, "rows queries_heads queries features"]
-    ) -> tuple[Float[Tensor, "rows queries_heads queries value"], Float[Tensor, "rows queries_heads queries 1"]]:
+        self, log_q: Float[Tensor, "rows query_heads queries features"]
+    ) -> tuple[Float[Tensor, "rows query_heads queries value"], Float[Tensor, "rows query_heads queries 1"]]:
         """The average value for each query, and log Σ φ(q)·φ(k); where no key was seen, zero and next to nothing."""
         log_terms = grouped(log_q, self.shift.size(1)) + self.shift[..., None, :]
         top = log_terms.detach().amax(-1, keepdim=True)
-        terms = (log_terms - top).exp()
-        total = (terms @ self.key_sums[..., None]).clamp_min(0.5)  # it is 0 without a key, else 1 or more
-        y = terms @ self.value_sums / total
-        return y.reshape(*log_q.shape[:-1], -1), (total.log() + top).reshape(*log_q.shape[:-1], 1)
+        sums = (log_terms - top).exp() @ self.sums
+        total = sums[..., -1:].clamp_min(0.5)  # it is 0 without a key, and otherwise 1 or more
+        y, log_total = sums[..., :-1] / total, total.log() + top
+        return y.reshape(*log_q.shape[:-1], -1), log_total.reshape(*log_q.shape[:-1], 1)
 
     def select(self, rows: Int[Tensor, " kept"]) -> "LinearState":
         return LinearState(*(x.index_select(0, rows) for x in self))
@@ -178,13 +171,12 @@ def grouped(x: Tensor, num_shared: int) -> Tensor:
 def summed(log_k: Tensor, v: Tensor, keys: Tensor | None) -> LinearState:
     """The sums over the visible keys."""
     if not log_k.size(-2):
-        return LinearState(v.new_zeros(*v.shape[:2], 0, v.size(-1)), *v.new_zeros(2, *v.shape[:2], 0))
+        return LinearState(v.new_zeros(*v.shape[:2], 0, v.size(-1) + 1), v.new_zeros(*v.shape[:2], 0))
     if keys is not None:
         log_k = log_k.masked_fill(~keys[:, None, :, None], -math.inf)
     # Where all is hidden, a shift that is finite, even with a query's features added.
     shift = log_k.detach().amax(-2).clamp_min(torch.finfo(log_k.dtype).min / 4)
-    terms = (log_k - shift[..., None, :]).exp()
-    return LinearState(terms.mT @ v, terms.sum(-2), shift)
+    return LinearState((log_k - shift[..., None, :]).exp().mT @ F.pad(v, (0, 1), value=1.0), shift)
 
 
 def log_kernel(log_q: Tensor, log_k: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def test_is_the_formula_written_out(attend, name, with_bias, num_queries):
         for h in range(3):
             for i in range(num_queries):
                 scores = [
-                    sum(attend.vectors[h, d] * math.tanh(q[b, h, i, d] + k[b, h, j, d]) for d in range(4)).item()
+                    sum(attend.vectors[h, d] * torch.tanh(q[b, h, i, d] + k[b, h, j, d]) for d in range(4)).item()
                     for j in range(5)
                 ]
                 powers = [math.exp(scores[j] + bias[0, h, i, j].item()) * visible[b, 0, i, j].item() for j in range(5)]
