@@ -95,7 +95,8 @@ LEGEND = (
     f"convolutions of width k = {KERNEL_WIDTH}, a window of w = {WINDOW}, M = {ModelConfig.random_features} random "
     "features, chunks of c positions.\n"
     "The longest path between two positions is counted in layers, in steps where recurrent.\n"
-    "Attention has projections too, n d² operations: its time nears n² from below, as n outgrows d."
+    "Attention has projections too, n d² operations, which keep its time below n² while n is near d;\n"
+    "tensors that outgrow the caches raise any exponent of time."
 )
 
 

@@ -55,10 +55,11 @@ def powers(axes: Axes) -> None:
     quadratic = max(y for x, y in points if x == xs[0]) / xs[0] ** 2 * 2
     bottom, top = axes.get_ylim()
     axes.set_ylim(min(bottom, linear * xs[0]), top)
-    for ys, text in (([linear * x for x in xs], "$n$"), ([quadratic * x**2 for x in xs], "$n^2$")):
-        axes.plot(xs, ys, color="#888888", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
-        at = (xs[len(xs) // 3], ys[len(xs) // 3])
-        above = -9 if ys[0] == linear * xs[0] else 9
+    a_third_in = xs[0] ** (2 / 3) * xs[-1] ** (1 / 3)
+    for factor, power, text, above in ((linear, 1, "$n$", -9), (quadratic, 2, "$n^2$", 9)):
+        ends = [factor * x**power for x in (xs[0], xs[-1])]
+        axes.plot([xs[0], xs[-1]], ends, color="#888888", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
+        at = (a_third_in, factor * a_third_in**power)
         axes.annotate(text, at, (-above, above), textcoords="offset points", color="#666666", ha="center", va="center")
 
 
