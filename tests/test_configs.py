@@ -61,8 +61,8 @@ def test_a_mechanism_is_a_line_that_says_whose_it_is_and_three_of_what_it_change
     assert re.search(r"^# Overlay: .*\([A-Z].*, \d{4}\)", comment) and len(lines) <= 3
     sections = yaml.safe_load(path.read_text("utf-8"))
     assert sections["model"] and sections.keys() <= {"model", "optimizer"}
-    default = dataclasses.asdict(Configuration())
-    assert all(default[section][name] != value for section, fields in sections.items() for name, value in fields.items())
+    base = dataclasses.asdict(read_configuration(path.with_name("multi30k_en_de.yaml")))
+    assert all(base[section][name] != value for section, fields in sections.items() for name, value in fields.items())
 
 
 def test_the_sweep_takes_each_mechanism_once_after_the_baseline():

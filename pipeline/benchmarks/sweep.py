@@ -52,11 +52,13 @@ def sweep(
         programs = Programs(scripts, folder, lock)
         programs.run("prepare.py", "--config", folder / "config.yaml")
         require_the_same_corpus(folder, Path(configuration.output.data))
+        for name in mechanisms if measure_again else ():
+            (folder / name / MEASURED).unlink(missing_ok=True)
         failures: dict[str, str] = {}
-        for stage in (programs.train, programs.score, programs.measure_anew if measure_again else programs.measure):
+        for stage in (programs.train, programs.score, programs.measure):
             for number, name in enumerate(mechanisms, 1):
                 if name not in failures:
-                    say(f"[{number}/{len(mechanisms)}] {name}: {stage.__name__.replace('_', ' ')}")
+                    say(f"[{number}/{len(mechanisms)}] {name}: {stage.__name__}")
                     try:
                         stage(name)
                     except ProgramFailed as error:
@@ -135,20 +137,18 @@ class Programs:
         self.run("train.py", "--config", self.folder / "config.yaml", *overlay, "--output.run", self.folder / name)
 
     def score(self, name: str) -> None:
-        if not self.is_done(name, SCORES):
-            self.run("evaluate.py", "--model", self.folder / name)
+        self.make(name, SCORES, "evaluate.py", "--model", self.folder / name)
 
     def measure(self, name: str) -> None:
-        if not self.is_done(name, MEASURED):
-            self.measure_anew(name)
+        self.make(name, MEASURED, "measure.py", "--model", self.folder / name)
 
-    def measure_anew(self, name: str) -> None:
-        self.run("measure.py", "--model", self.folder / name, "--report", self.folder / name / MEASURED)
-
-    def is_done(self, name: str, result: str) -> bool:
-        """Whether this result is there, and of the model as it was trained last."""
+    def make(self, name: str, result: str, script: str, *arguments: object) -> None:
+        """Run a program, unless its result is there, and of the model as it was trained last."""
         path, trained = (self.folder / name / file for file in (result, FINISHED))
-        return path.exists() and path.stat().st_mtime_ns >= trained.stat().st_mtime_ns
+        if path.exists() and path.stat().st_mtime_ns >= trained.stat().st_mtime_ns:
+            say(f"{path} is there already")
+        else:
+            self.run(script, *arguments)
 
     def run(self, script: str, *arguments: object) -> None:
         """Run a program to its end; all that it says goes to stderr."""

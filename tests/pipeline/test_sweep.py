@@ -1,0 +1,209 @@
+"""A sweep goes on from what lies on disk, loses nothing to one failure, and compares only what is comparable."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.benchmarks.sweep import alone, markdown, sweep, under_one_budget
+from pipeline.checkpoint import checkpoints
+from pipeline.cli import read_configuration
+from pipeline.config import Configuration, OutputConfig, TrainerConfig
+
+ROOT = Path(__file__).parents[2]
+
+# Programs that leave what the real ones do, and a line of what they were asked for; in ``trouble.json``, how they fail.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+
+here, words = Path(__file__).parent, sys.argv[1:]
+run = next((Path(words[words.index(word) + 1]) for word in ("--model", "--output.run") if word in words), here)
+with open(here / "calls", "a") as calls:
+    print(*dict.fromkeys([Path(__file__).stem, run.name]), file=calls)
+print("much to say", file=sys.stderr)
+exec(json.loads((here / "trouble.json").read_text()).get(run.name, ""))
+"""
+SCORES = {"bleu": {"title": "BLEU", "value": 28.837, "signature": "b:1|v:2"}}
+SCORES |= {"chrf": {"title": "chrF", "value": 50.1, "signature": "c:1"}}
+FIGURES = {"hardware": "an abacus", "precision": "32", "speed": 7358.4, "parameters_millions": 2.6056}
+WORK = {
+    "prepare": "(here / 'report.json').write_text(json.dumps({'fingerprint': 'f' * 64}))",
+    "train": "run.mkdir(exist_ok=True)\nfile = run / 'finished.json'\nfile.exists() or file.write_text('{}')",
+    "evaluate": "file = run / 'evaluations/test/scores.json'\nfile.parent.mkdir(parents=True, exist_ok=True)\n"
+    f"file.write_text(json.dumps({{'systems': [{{'scores': {SCORES}}}]}}))",
+    "measure": f"(run / 'measure.json').write_text(json.dumps({FIGURES}))",
+}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """``start(*mechanisms)`` sweeps with the programs above, and returns what each was asked for."""
+    scripts = tmp_path / "prepare"  # where the prepared corpus is, too
+    scripts.mkdir()
+    for name, work in WORK.items():
+        (scripts / f"{name}.py").write_text(f"{PROGRAM}\n{work}\n")
+
+    def start(*mechanisms: str, trouble: dict[str, str] | None = None, measure_again: bool = False, **sections):
+        (scripts / "calls").write_text("")
+        (scripts / "trouble.json").write_text(json.dumps(trouble or {}))
+        sections = {"trainer": TrainerConfig(max_steps=6)} | sections
+        configuration = Configuration(output=OutputConfig(data=str(scripts)), **sections)
+        report = str(tmp_path / "table.csv")
+        try:
+            sweep(configuration, list(mechanisms), tmp_path / "sweep", measure_again, report, scripts)
+        finally:
+            start.calls = (scripts / "calls").read_text().splitlines()
+        return start.calls
+
+    return start
+
+
+def test_all_are_trained_before_the_first_is_measured_and_nothing_is_done_twice(start, tmp_path, capfd):
+    assert start("baseline", "rotary") == [
+        "prepare",
+        *("train baseline", "train rotary"),
+        *("evaluate baseline", "evaluate rotary"),
+        *("measure baseline", "measure rotary"),
+    ]
+    said = capfd.readouterr().err
+    assert "[2/2] rotary: train" in said and "[1/2] baseline: measure" in said and said.count("much to say") == 7
+    # Whether a run is finished is for train.py to say.
+    assert start("baseline", "rotary") == ["prepare", "train baseline", "train rotary"]
+    assert start("rotary", measure_again=True) == ["prepare", "train rotary", "measure rotary"]
+    (tmp_path / "sweep/baseline/evaluations/test/scores.json").unlink()
+    assert start("baseline") == ["prepare", "train baseline", "evaluate baseline"]
+    (tmp_path / "sweep/baseline/finished.json").touch()  # trained on since
+    assert start("baseline") == ["prepare", "train baseline", "evaluate baseline", "measure baseline"]
+
+
+def test_a_failure_is_a_row_of_the_table_and_the_others_go_on(start, tmp_path):
+    trouble = {
+        "rotary": "sys.exit('train.py: error: no rotation today')",
+        "elu": "import os; os.kill(os.getpid(), 9)",
+        "shaw": "sys.exit(3) if 'measure' in __file__ else None",
+    }
+    with pytest.raises(ValueError, match="3 of 4 mechanisms failed: rotary, elu, shaw"):
+        start("rotary", "elu", "shaw", "alibi", trouble=trouble)
+    assert not {"evaluate rotary", "evaluate elu"} & set(start.calls) and "measure alibi" in start.calls
+    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+        rows = {row.pop("mechanism"): row for row in csv.DictReader(file)}
+    assert {name: row["error"] for name, row in rows.items()} == {
+        "rotary": "train.py: error: no rotation today",
+        "elu": "train.py was ended by signal 9",
+        "shaw": "much to say",
+        "alibi": "",
+    }
+    assert rows["alibi"]["BLEU"] == "28.84" and rows["alibi"]["speed"] == "7358"
+    assert start("rotary", "elu", "shaw", "alibi")[-1] == "measure shaw"
+
+
+def test_the_table_for_a_readme_tells_scores_costs_and_conditions(start, tmp_path, capfd):
+    start("baseline")
+    table = (tmp_path / "sweep/table.md").read_text("utf-8")
+    assert table == (
+        "| mechanism | BLEU | chrF | speed | parameters millions |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| baseline | 28.84 | 50.10 | 7358 | 2.61 |\n"
+        "\n"
+        "6 updates of up to 4,096 tokens per device each; an abacus, precision 32; BLEU b:1|v:2; chrF c:1\n"
+    )
+    assert "BLEU b:1|v:2" in capfd.readouterr().out
+
+
+def test_a_row_that_failed_has_its_error_and_no_figures():
+    assert markdown([{"mechanism": "a", "BLEU": "1.00"}, {"mechanism": "b", "error": "x | y"}]) == (
+        "| mechanism | BLEU | error |\n"
+        "| --- | ---: | ---: |\n"
+        "| a | 1.00 |  |\n"
+        "| b |  | x \\| y |\n"
+    )  # fmt: skip
+
+
+def test_only_the_number_of_updates_ends_a_training():
+    limits = dict(max_steps=9, max_epochs=2, max_minutes=1.5, patience=3, log_every=7)
+    budget = under_one_budget(Configuration(trainer=TrainerConfig(**limits)))
+    assert budget.trainer == TrainerConfig(max_steps=9, log_every=7)
+    with pytest.raises(ValueError, match="trainer.max_steps=0: say how many updates each mechanism gets"):
+        under_one_budget(Configuration(trainer=TrainerConfig(max_steps=0, max_minutes=1)))
+
+
+def test_what_would_not_be_comparable_is_refused(start, tmp_path):
+    with pytest.raises(ValueError, match="--mechanisms roatry: choose among baseline, learned"):
+        start("roatry")
+    start("baseline")
+    with pytest.raises(ValueError, match="trainer.max_steps=8, but .*sweep was begun with trainer.max_steps=6: go ba"):
+        start("baseline", trainer=TrainerConfig(max_steps=8))
+    assert start.calls == []
+    prepare = tmp_path / "prepare/prepare.py"
+    prepare.write_text(prepare.read_text().replace("'f'", "'e'"))
+    with pytest.raises(ValueError, match="the corpus in .*prepare has changed since .*sweep was begun"):
+        start("rotary")
+    assert start.calls == ["prepare"]
+
+
+def test_what_cannot_be_prepared_is_said_at_once(start):
+    with pytest.raises(ValueError, match="prepare.py: error: no corpus"):
+        start("baseline", trouble={"prepare": "sys.exit('prepare.py: error: no corpus')"})
+    assert start.calls == ["prepare"]
+
+
+def test_a_folder_belongs_to_one_sweep_and_to_the_programs_that_it_left_behind(start, tmp_path):
+    with alone(tmp_path) as lock:
+        orphan = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
+        with (
+            pytest.raises(ValueError, match="another sweep, or a program that it left behind, is at work in"),
+            alone(tmp_path),
+        ):
+            pass
+    try:
+        with pytest.raises(ValueError, match="wait for its end, or choose another --folder"), alone(tmp_path):
+            pass
+    finally:
+        orphan.kill()
+        orphan.wait()
+    with alone(tmp_path):
+        pass
+
+
+CONFIG = """
+corpora: {train: [train.en, train.de], valid_size: 20, test_size: 20}
+tokenizer: {vocab_size: 60}
+batching: {tokens_per_batch: 200}
+model: {encoder_layers: 1, decoder_layers: 1, d_model: 16, d_ff: 32, num_heads: 2}
+trainer: {max_steps: 40, max_minutes: 0.001, validate_every: 40, checkpoint_every: 2, validation_sentences: 5}
+search: {beam_size: 2, max_length_ratio: 1, max_length_extra: 0}
+output: {data: data/words}
+"""
+
+
+def test_killed_in_the_middle_of_training_the_real_programs_go_on_to_the_table(tmp_path):
+    words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+    pairs = [(f"{a} {b}", f"{b}n {a}n") for a in words for b in words[::3]]
+    for side, name in enumerate(("train.en", "train.de")):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+    (tmp_path / "words.yaml").write_text(CONFIG, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "scripts/sweep.py"), "--config", "words.yaml", "--folder", "sweep"]
+    command += ["--mechanisms", "rotary", "--report", "table.json"]
+    options = dict(cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    run = tmp_path / "sweep/rotary"
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL, **options) as first:
+        while first.poll() is None and not checkpoints(run):
+            time.sleep(0.01)
+        os.killpg(first.pid, signal.SIGKILL)
+    assert not (run / "finished.json").exists()
+    again = subprocess.run(command, capture_output=True, encoding="utf-8", **options)
+    assert again.returncode == 0, again.stderr
+    assert "going on with sweep/rotary" in again.stderr and "from update" in again.stderr
+    assert "rotary" in again.stdout and "tok:13a" in again.stdout
+    (row,) = json.loads((tmp_path / "table.json").read_text("utf-8"))["rows"]
+    figures = [float(value) for name, value in row.items() if name not in ("mechanism", "BLEU")]
+    assert len(figures) == 5 and min(figures) >= 0
+    effective = read_configuration(run / "config.yaml")
+    assert (effective.model.positions, effective.trainer.max_minutes) == ("rotary", 0)
