@@ -13,7 +13,6 @@ from models.attention import Attention, DotProductAttention
 from models.config import ModelConfig
 from models.dropout import Dropout
 from models.linear_attention import EluAttention, Performer
-from models.linear_attention import EluAttention, Performer
 from models.masks import Mask
 from models.multi_head_attention import CrossAttention, SelfAttention, projection
 from models.positions import RELATIVE_POSITIONS, RelativePositions
@@ -29,8 +28,6 @@ ATTENTION_KERNELS = {
 ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
     "dot_product": lambda config: DotProductAttention(ATTENTION_KERNELS[config.attention_kernel]),
     "additive": lambda config: AdditiveAttention(config.num_heads, config.head_width),
-    "performer": lambda config: Performer(config.head_width, config.random_features),
-    "elu": lambda config: EluAttention(),
     "performer": lambda config: Performer(config.head_width, config.random_features),
     "elu": lambda config: EluAttention(),
 }
