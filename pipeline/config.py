@@ -259,6 +259,10 @@ class TrainerConfig:
     validation_sentences: int = 200
     """Validation pairs translated greedily and scored at each validation; the loss takes all."""
 
+    attention_pictures: bool = False
+    """Draw the cross-attention of the first of these translations at each validation, in ``samples`` and TensorBoard;
+    needs matplotlib."""
+
     metric: Literal["bleu", "chrf", "loss"] = "bleu"
     """What picks the best checkpoint, on the validation data."""
 
@@ -283,6 +287,10 @@ class TrainerConfig:
         require(
             bool(self.max_steps or self.max_epochs or self.max_minutes),
             "trainer.max_steps=0 leaves training without an end: set max_steps, max_epochs or max_minutes",
+        )
+        require(
+            not self.attention_pictures or self.validation_sentences > 0,
+            "trainer.attention_pictures=true has nothing to draw where trainer.validation_sentences=0: raise that",
         )
         require(0 <= self.label_smoothing < 1, f"trainer.label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
@@ -382,4 +390,8 @@ class Configuration:
         require(
             self.tokenizer.joint or self.model.tied_embeddings != "all",
             "model.tied_embeddings=all needs one vocabulary: set tokenizer.joint=true or model.tied_embeddings=target",
+        )
+        require(
+            not self.trainer.attention_pictures or self.model.attention != "none",
+            "trainer.attention_pictures=true has nothing to draw where model.attention=none: set it to false",
         )

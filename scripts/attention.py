@@ -35,7 +35,7 @@ def attention(
     shown = attention.attended(trained, *sentence, translation or None, replace(trained.search, **search))
     html, links = Path(output, "attention.html"), shown.alignment(layer)
     attention_page.write_page(shown, html, model, layer)
-    pictures = attention_pictures.draw_all(shown.kinds, Path(output))
+    pictures = attention_pictures.draw(shown.kinds, Path(output))
     print("wrote", *[html, *pictures], file=sys.stderr)
     print(*(f"{source}-{target}" for source, target in links))
 

@@ -47,9 +47,10 @@ def violation(name, imported):
     if within(name, "pipeline.inference") and within(imported, "pipeline.training"):
         return "pipeline.inference does not import pipeline.training"
     if within(name, "pipeline.training") and within(imported, "pipeline.inference"):
-        scoring = within(imported, "pipeline.inference.translator", "pipeline.inference.evaluation")
-        allowed = scoring and name == "pipeline.training.validation"
-        return None if allowed else "only the validation callback uses inference, to translate and to score"
+        uses = ("translator", "evaluation", "attention", "attention_pictures")
+        allowed = within(imported, *(f"pipeline.inference.{use}" for use in uses))
+        reason = "only the validation callback uses inference, to translate, to score and to draw"
+        return None if allowed and name == "pipeline.training.validation" else reason
     if within(imported, *LIGHTNING) and not within(name, "pipeline.data.datamodule", "pipeline.training"):
         return "Lightning lives in pipeline.training and the datamodule"
     if within(imported, "torch") and within(name, "models.config", "pipeline.config"):

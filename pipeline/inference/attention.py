@@ -46,7 +46,7 @@ class Attended:
             ValueError: there is no such layer.
         """
         count = len(self.kinds["cross"].weights)
-        require(0 <= number <= count, f"there is no layer {number} of cross-attention: give 1 to {count}, or 0")
+        require(0 <= number <= count, f"layer={number} is no layer of cross-attention: give 1 to {count}, or 0")
         return number or max(1, count - 1)
 
     def alignment(self, layer: int = 0) -> list[tuple[int, int]]:

@@ -191,9 +191,22 @@ class AfterUpdate(Callback):
             if translations:
                 path = self.run / "samples" / f"step-{step:07d}.txt"
                 self.display.say(self.validator.write_samples(path, translations))
+            if self.limits.attention_pictures:
+                self.draw_attention(trainer, step, translations[0])
             if best:
                 self.ship({"steps": [step], "validation": scores})
         return scores, best
+
+    def draw_attention(self, trainer: Trainer, step: int, translation: str) -> None:
+        from matplotlib.image import imread
+
+        name = f"attention-step-{step:07d}"
+        try:
+            path = self.validator.draw_attention(trainer, name, self.run / "samples", translation)
+        except ValueError as error:  # a translation without end is no reason to end training
+            self.display.say(f"no picture of attention: {error}")
+        else:
+            self.record.tensorboard.add_image("cross-attention", imread(path)[..., :3], step, dataformats="HWC")
 
     def ship(self, metrics: dict) -> None:
         """Write the model as it is now to the run's model folder."""

@@ -15,6 +15,7 @@ CHANGEABLE = (
     *(f"trainer.max_{limit}" for limit in ("steps", "epochs", "minutes")),
     *(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_batches", "compile")),
     *(f"trainer.{name}" for name in ("validate_every", "patience", "checkpoint_every", "keep_last", "log_every")),
+    "trainer.attention_pictures",
     "batching.num_workers",
     "search.",
     "output.",

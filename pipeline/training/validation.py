@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from torch import distributed
 
 from pipeline.checkpoint import written_whole
 from pipeline.data.preparation import Prepared
+from pipeline.inference.attention import attended
+from pipeline.inference.attention_pictures import draw
 from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.translator import Translator
 from pipeline.training.module import TranslationModule
@@ -40,26 +43,33 @@ class Validator:
                 f"trainer.validation_sentences=0 leaves trainer.metric={limits.metric} without a value: "
                 "set trainer.metric=loss"
             )
+        if limits.attention_pictures and not find_spec("matplotlib"):
+            raise ValueError("trainer.attention_pictures=true needs matplotlib: pip install 'dragoman[plots]'")
         count = min(limits.validation_sentences, len(prepared.valid))
         pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
+        self.translator = Translator(module.model, prepared.tokenizers, configuration)
         self.target_language = configuration.corpora.target_language
         if count:
             bleu_tokenizer(self.target_language)  # one that is missing must not end training at its first validation
 
     def scores(self, trainer: Trainer) -> tuple[dict[str, float], list[str]]:
         """Columns of the log, and the translations."""
-        module = self.module
-        was_training = module.training
-        module.eval()
-        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+        with self.evaluating(trainer):
             scores = self.losses(trainer)
             translations = self.translations(trainer)
-        module.train(was_training)
         if translations:
             results = score(translations, self.references, self.target_language, metrics=("bleu", "chrf"))
             scores |= {name: result.value for name, result in results.items()}
         return scores, translations
+
+    @contextmanager
+    def evaluating(self, trainer: Trainer) -> Iterator[None]:
+        was_training = self.module.training
+        self.module.eval()
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            yield
+        self.module.train(was_training)
 
     def losses(self, trainer: Trainer) -> dict[str, float]:
         sums = torch.zeros(3, dtype=torch.float64, device=self.module.device)
@@ -70,13 +80,22 @@ class Validator:
 
     def translations(self, trainer: Trainer) -> list[str]:
         """Greedy translations of all chosen sentences, in order."""
-        configuration = self.module.configuration
-        translator = Translator(self.module.model, self.tokenizers, configuration)
         rank, world_size = trainer.global_rank, trainer.world_size
-        greedy = replace(configuration.search, beam_size=1)
+        greedy = replace(self.translator.search, beam_size=1)
         with memory_advice(f"lower search.tokens_per_batch={greedy.tokens_per_batch}"):
-            mine = translator.translate(self.sources[rank::world_size], greedy)
+            mine = self.translator.translate(self.sources[rank::world_size], greedy)
         return in_order(everyones(mine, world_size))
+
+    def draw_attention(self, trainer: Trainer, name: str, folder: Path, translation: str) -> Path:
+        """Draw the cross-attention of the first sentence's translation as ``NAME.png``.
+
+        Raises:
+            ValueError: it is too long to be looked at as a whole.
+        """
+        with self.evaluating(trainer):
+            shown = attended(self.translator, self.sources[0], translation)
+        (path,) = draw({name: shown.kinds["cross"]}, folder)
+        return path
 
     def write_samples(self, path: Path, translations: list[str], count: int = 3) -> str:
         """Write some of the translations with their sources and references; returns the text."""
