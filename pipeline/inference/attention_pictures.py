@@ -62,10 +62,12 @@ class Letters:
         from matplotlib.font_manager import fontManager
         from matplotlib.ft2font import FT2Font
 
-        self.families, missing = ["DejaVu Sans"], set().union(*texts)  # matplotlib brings this one along
-        for font in sorted(fontManager.ttflist, key=lambda font: font.name != "DejaVu Sans"):
-            regular = font.style == "normal" and font.weight == 400 and not font.name.startswith("Last Resort")
-            if missing and regular and (found := missing.intersection(map(chr, FT2Font(font.fname).get_charmap()))):
+        fonts = [font for font in fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
+        fonts.sort(key=lambda font: font.name != "DejaVu Sans")  # which matplotlib brings along
+        self.families, missing = [], set().union(*texts)
+        for font in fonts:
+            usable = missing and not font.name.startswith("Last Resort") and Path(font.fname).exists()
+            if usable and (found := missing.intersection(map(chr, FT2Font(font.fname).get_charmap()))):
                 self.families.append(font.name)
                 missing -= found
         # Joiners and the like show nothing themselves.
