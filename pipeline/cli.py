@@ -120,10 +120,10 @@ def _parser(function: Callable, program: str) -> ArgumentParser:
             parser.add_argument(name, type=str, nargs="*", help=help_text)
         elif kind is bool:
             parser.add_argument(f"--{name}", action=ActionYesNo, default=parameter.default, help=help_text)
-        elif kind == list[str]:
-            plural = "+" if required else "*"
-            default = [] if required else parameter.default
-            parser.add_argument(f"--{name}", nargs=plural, type=str, required=required, default=default, help=help_text)
+        elif typing.get_origin(kind) is list:
+            (item,), plural = typing.get_args(kind), "+" if required else "*"
+            given = {"required": True, "default": []} if required else {"default": parameter.default}
+            parser.add_argument(f"--{name}", nargs=plural, type=item, help=help_text, **given)
         else:
             default = {} if required else {"default": parameter.default}
             parser.add_argument(f"--{name}", type=kind, required=required, help=help_text, **default)

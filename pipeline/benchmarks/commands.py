@@ -2,6 +2,8 @@
 
 # ruff: noqa: B006 (a default here is what --help shows)
 
+from jsonargparse.typing import PositiveInt
+
 from pipeline.config import Configuration
 
 
@@ -41,7 +43,7 @@ def accuracy(configuration: Configuration, report: str = ""):
 
 
 def attention(
-    lengths: list[str] = [],
+    lengths: list[PositiveInt] = [],
     d_model: int = 128,
     num_heads: int = 4,
     batch: int = 1,

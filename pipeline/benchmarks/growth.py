@@ -182,10 +182,9 @@ def measure(cells: list[Cell]) -> None:
 
 
 def compare(
-    lengths: list[str], d_model: int, num_heads: int, batch: int, mechanisms: list[str], report: str, plot: str
+    lengths: list[int], d_model: int, num_heads: int, batch: int, mechanisms: list[str], report: str, plot: str
 ) -> None:
     """Measure every mechanism at every length; print, and write, the cells and the exponents beside theory."""
-    numbers = counts("--lengths", lengths)
     for name in mechanisms:
         if name not in MECHANISMS:
             raise ValueError(f"--mechanisms {name}: choose among {', '.join(MECHANISMS)}")
@@ -193,15 +192,15 @@ def compare(
         raise ValueError(f"--batch {batch} must be at least 1")
     config = ModelConfig(d_model=d_model, num_heads=num_heads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    numbers = numbers or [64 * 2**i for i in range(11 if device.type == "cuda" else 8)]
+    lengths = sorted(set(lengths)) or [64 * 2**i for i in range(11 if device.type == "cuda" else 8)]
     figure = plots.blank_figure(plot, 12, 5.6) if plot else None
     if report:
         Path(report).parent.mkdir(parents=True, exist_ok=True)
     refuse_what_is_not_there()
     torch.manual_seed(0)
     rows = []
-    with progress("measuring", len(numbers)) as advance:
-        for length in numbers:
+    with progress("measuring", len(lengths)) as advance:
+        for length in lengths:
             cells = [Cell(name, config, batch, length, device) for name in mechanisms]
             measure(cells)
             rows += [cell.row() for cell in cells]
@@ -218,13 +217,6 @@ def compare(
         draw(figure, rows, found, f"{sizes}; {machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
         with written_whole(Path(plot)) as new:
             figure.savefig(new, format=Path(plot).suffix[1:])
-
-
-def counts(option: str, values: list[str]) -> list[int]:
-    """Whole numbers from 1, ascending."""
-    if wrong := [value for value in values if not value.isdecimal() or int(value) < 1]:
-        raise ValueError(f"{option} {wrong[0]}: give whole numbers from 1")
-    return sorted({int(value) for value in values})
 
 
 def exponents(name: str, rows: list[dict]) -> dict:

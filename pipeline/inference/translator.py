@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from models.encoder_decoder import EncoderDecoder
 from models.search import Hypothesis, beam_search
-from models.transformer import Transformer
 from pipeline.checkpoint import load_model
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.batching import pad_sources
@@ -39,7 +39,7 @@ class Translation(NamedTuple):
 class Translator:
     """A model with its tokenizers, and the normalisation and search settings of its configuration."""
 
-    def __init__(self, model: Transformer, tokenizers: Tokenizers, configuration: Configuration):
+    def __init__(self, model: EncoderDecoder, tokenizers: Tokenizers, configuration: Configuration):
         self.model = model
         self.tokenizers = tokenizers
         self.unicode_form = configuration.cleaning.unicode_form

@@ -226,7 +226,7 @@ def accuracy(configuration: Configuration) -> list[dict]:
     on_device = Batch(*(t.to(device) for t in batch[:3]), batch.update_tokens)
     exact = loss_and_gradient(configuration, prepared, on_device, "plain", "64")
     rows = []
-    for kernel, precision in product(("plain", "fused"), LARGEST_ERRORS):
+    for kernel, precision in product(("plain", "fused", "flex"), LARGEST_ERRORS):
         found = loss_and_gradient(configuration, prepared, on_device, kernel, precision)
         errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)]
         rows.append({"kernel": kernel, "precision": precision, "loss_error": errors[0], "gradient_error": errors[1]})

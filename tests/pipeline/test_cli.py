@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jsonargparse.typing import PositiveInt
 
 from models.config import ModelConfig
 from pipeline.cli import Given, main, read_configuration, write_configuration
@@ -217,3 +218,13 @@ def test_a_foreign_package_named_models_is_called_out(tmp_path):
     paths = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     result = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2 and "the package 'models' was found in" in result.stderr
+
+
+def test_numbers_are_checked_one_by_one(monkeypatch, error_of):
+    def measure(lengths: list[PositiveInt] = []):  # noqa: B006
+        """Measure."""
+        received["lengths"] = lengths
+
+    assert run(monkeypatch, measure, "--lengths", "64", "128")["lengths"] == [64, 128]
+    status, error = error_of(measure, "--lengths", "64", "0")
+    assert status == 2 and "lengths" in error and "0" in error

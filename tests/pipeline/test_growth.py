@@ -198,8 +198,6 @@ def test_without_matplotlib_it_is_said_before_anything_is_measured(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((["64", "0"], 8, 2, 1, ["plain"], "", ""), "--lengths 0: give whole numbers from 1"),
-        ((["many"], 8, 2, 1, ["plain"], "", ""), "--lengths many: give whole numbers from 1"),
         (([], 8, 2, 0, ["plain"], "", ""), "--batch 0 must be at least 1"),
         (([], 8, 2, 1, ["linear"], "", ""), "--mechanisms linear: choose among recurrent, convolutional"),
         (([], 8, 3, 1, ["plain"], "", ""), "num_heads=3 must divide model.d_model=8"),
