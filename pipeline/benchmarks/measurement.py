@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline.benchmarks.sweep import require_measurable
 from pipeline.checkpoint import written_whole
 from pipeline.cli import read_configuration
 from pipeline.config import TrainerConfig
@@ -69,8 +70,7 @@ def write_measurement(run: Path, path: Path) -> None:
 
 def precision(config: TrainerConfig) -> str:
     """The precision that training takes here, of those that benchmarks can time."""
-    if config.precision == "16":
-        raise ValueError("trainer.precision=16 is not measured: choose bf16, 32 or auto")
+    require_measurable(config)
     if config.precision != "auto":
         return config.precision
     return "bf16" if multiplies_bf16(torch.cuda.is_available()) else "32"

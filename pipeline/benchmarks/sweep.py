@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.cli import read_configuration, write_configuration
-from pipeline.config import Configuration, require
+from pipeline.config import Configuration, TrainerConfig, require
 from pipeline.training.ending import FINISHED
 from pipeline.training.fit import flat, say
 
@@ -71,8 +71,14 @@ def under_one_budget(configuration: Configuration) -> Configuration:
     """The configuration without any end but ``trainer.max_steps``."""
     trainer = configuration.trainer
     require(trainer.max_steps > 0, "trainer.max_steps=0: say how many updates each mechanism gets")
+    require_measurable(trainer)
     trainer = dataclasses.replace(trainer, max_epochs=0, max_minutes=0.0, patience=0)
     return dataclasses.replace(configuration, trainer=trainer)
+
+
+def require_measurable(config: TrainerConfig) -> None:
+    """Raise ``ValueError`` at a precision that benchmarks cannot time; better known before there is much work."""
+    require(config.precision != "16", "trainer.precision=16 is not measured: choose bf16, 32 or auto")
 
 
 @contextmanager

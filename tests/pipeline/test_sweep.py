@@ -132,6 +132,8 @@ def test_only_the_number_of_updates_ends_a_training():
     assert budget.trainer == TrainerConfig(max_steps=9, log_every=7)
     with pytest.raises(ValueError, match="trainer.max_steps=0: say how many updates each mechanism gets"):
         under_one_budget(Configuration(trainer=TrainerConfig(max_steps=0, max_minutes=1)))
+    with pytest.raises(ValueError, match="trainer.precision=16 is not measured: choose bf16, 32 or auto"):
+        under_one_budget(Configuration(trainer=TrainerConfig(precision="16")))
 
 
 def test_what_would_not_be_comparable_is_refused(start, tmp_path):
