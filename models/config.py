@@ -12,7 +12,8 @@ class ModelConfig:
 
     architecture: Literal["transformer", "recurrent"] = "transformer"
     """``transformer``, or ``recurrent``: LSTMs (Sutskever et al., 2014), which take dot_product or additive attention,
-    or none. Feed-forward, norms, positions, windows and kernels are the Transformer's."""
+    or none. Feed-forward networks, norms, positions and windows are the Transformer's: here they are refused, but for
+    ``d_ff``, which means nothing."""
 
     encoder_layers: int = 6
     """Layers of the encoder."""
@@ -121,7 +122,10 @@ class ModelConfig:
             f"model.d_model={self.d_model} over model.num_heads={self.num_heads} gives heads of odd width "
             f"{self.head_width}; rotary positions turn pairs: choose an even one",
         )
-        _require(self.attention != "none", "model.attention=none needs model.architecture=recurrent")
+        _require(
+            self.attention != "none",
+            "model.attention=none needs model.architecture=recurrent: set that, or model.attention=dot_product",
+        )
         relative = self.positions if self.positions in ("rotary", "shaw", "alibi") else ""
         if self.attention != "dot_product":
             self._refuse(self.attention_kernel not in ("auto", "plain"), "attention", "attention_kernel", "auto")
@@ -146,9 +150,14 @@ class ModelConfig:
             "attention_kernel": ("auto", "plain", "fused"),
             "attention_window": (0,),
             "num_key_value_heads": (0, self.num_heads),
+            "norm": ("layer",),  # it has none
+            "norm_order": ("pre",),
+            "activation": ("relu",),
+            "activation_dropout": (0,),
         }
         for name, values in allowed.items():
             self._refuse(getattr(self, name) not in values, "architecture", name, str(values[0]))
+        self._refuse(self.attention == "none" and self.attention_dropout > 0, "attention", "attention_dropout", "0")
 
     def _refuse(self, condition: bool, choice: str, other: str, remedy: str) -> None:
         _require(

@@ -87,7 +87,10 @@ def _parse(
         if not argv or argv[0] not in command:
             wanted = "|".join(command)
             if argv and argv[0] in ("-h", "--help"):
-                print(f"usage: {program} {wanted} ...\n\n{program} {wanted} --help tells each one's options")
+                print(f"usage: {program} {wanted} ...\n")
+                for name, function in command.items():
+                    print(f"  {name:<12}{parse_docstring(function.__doc__ or '').short_description}")
+                print(f"\n{program} {wanted} --help tells each one's options")
                 sys.exit(0)
             raise ValueError(f"{' '.join(argv[:1]) or 'nothing'} given: choose one of {wanted}")
         command, program, argv = command[argv[0]], f"{program} {argv[0]}", argv[1:]
@@ -194,6 +197,8 @@ def _parse_file(path: str | Path) -> tuple[ArgumentParser, Namespace]:
 def _plain(message: str, parser: ArgumentParser) -> str:
     """jsonargparse's message as one line that names option, value and remedy."""
     message = " ".join(message.split())
+    if inner := re.search(r"""Parser key "(\w+)": .*NestedArg\(key='([\w.]+)'""", message):
+        return f"unknown option {inner[1]}.{inner[2]}: --{inner[1]} takes a value and has no options"
     wrong = re.search(r'Parser key "([\w.]+)": Expected an? (.+?)\. Got value: (.*)', message)
     if wrong:
         option, expected, value = wrong.groups()
@@ -210,4 +215,5 @@ def _plain(message: str, parser: ArgumentParser) -> str:
         options = [action.dest for action in parser._actions]
         close = difflib.get_close_matches(name, options, n=1)
         return f"unknown option {name}: " + (f"did you mean {close[0]}?" if close else "--help lists all options")
-    return re.sub(r'Parser key "([\w.]+)":', r"--\1:", message)
+    message = message.replace("Not of type PositiveInt", "not a whole number from 1")
+    return re.sub(r'Parser key "([\w.]+)"( element \d+)?:', r"--\1\2:", message)

@@ -21,8 +21,8 @@ def require_positions(model: ModelConfig, needed: int, options: str) -> None:
     """Raise ``ValueError`` where ``options`` allow longer sequences than there are learned positions for."""
     require(
         model.positions != "learned" or needed <= model.max_positions,
-        f"{options} may take {needed} positions, more than model.max_positions={model.max_positions}: lower the "
-        "former, or train with more positions",
+        f"{options} may take {needed} positions, more than model.max_positions={model.max_positions}: make "
+        "that less, or train with more positions",
     )
 
 

@@ -20,6 +20,8 @@ def attention(
 ):
     """Draw what a model looks at while it translates a sentence, and print the word alignment in Pharaoh's format.
 
+    That is pairs of word numbers, from 0; blanks divide the words.
+
     Args:
         sentence: What is translated, in quotes.
         model: A run folder (its best model), a model folder, or a checkpoint.
@@ -27,10 +29,12 @@ def attention(
         output: Folder of attention.html, and of encoder.png, decoder.png and cross.png, which need matplotlib.
         layer: Of cross-attention, for the alignment: from 1; 0 is the last but one, or the only one.
     """
-    from pipeline.inference import attention, attention_page, attention_pictures, translator  # slow to import
-
     if len(sentence) != 1:
         raise ValueError(f"{len(sentence)} sentences given: give one, in quotes")
+    if Path(output).exists() and not Path(output).is_dir():
+        raise ValueError(f"--output={output} is a file: give a folder")
+    from pipeline.inference import attention, attention_page, attention_pictures, translator  # slow to import
+
     trained = translator.Translator.load(model)
     shown = attention.attended(trained, *sentence, translation or None, replace(trained.search, **search))
     html, links = Path(output, "attention.html"), shown.alignment(layer)

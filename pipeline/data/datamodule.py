@@ -10,7 +10,7 @@ from datasets import Dataset
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from pipeline.config import Configuration
+from pipeline.config import Configuration, require_positions
 from pipeline.data.batching import Batch, BatchPlan, TokenBudgetSampler, collate
 from pipeline.data.preparation import Prepared
 
@@ -36,6 +36,8 @@ class TranslationData(LightningDataModule):
                 f"{batching.max_source_tokens} and batching.max_target_tokens={batching.max_target_tokens}: raise them"
             )
         self.valid = EncodedPairs(prepared.valid)
+        longest = max(lengths.max(initial=0) for lengths in (self.valid.source_lengths, self.valid.target_lengths))
+        require_positions(configuration.model, int(longest) + 1, "the longest sentence of corpora.valid")
 
     def setup(self, stage: str) -> None:
         if self.trainer.is_global_zero:

@@ -71,9 +71,11 @@ def attended(
     require(config.attention != "none", f"model.attention={config.attention}: this model has no attention to show")
     source_ids, source = _encode(translator, translator.tokenizers.source, "sentence", sentence, search)
     require(bool(source_ids), "the sentence is blank: give one with words in it")
+    what = "translation"
     if translation is None:
         (translation,) = translator.translate([sentence], search)
-    target_ids, target = _encode(translator, translator.tokenizers.target, "translation", translation, search)
+        what = "model's own translation"
+    target_ids, target = _encode(translator, translator.tokenizers.target, what, translation, search)
 
     batch = collate([(source_ids, target_ids)], update_tokens=0)
     device = next(translator.model.parameters()).device

@@ -18,6 +18,10 @@ RECURRENT = ModelConfig(architecture="recurrent", d_model=8, num_heads=2)
         ({"attention_kernel": "flex"}, "auto"),
         ({"attention_window": 4}, "0"),
         ({"num_key_value_heads": 1}, "0"),
+        ({"norm": "rms"}, "layer"),
+        ({"norm_order": "post"}, "pre"),
+        ({"activation": "swiglu"}, "relu"),
+        ({"activation_dropout": 0.1}, "0"),
     ],
     ids=str,
 )
@@ -31,3 +35,8 @@ def test_what_only_the_transformer_has_is_refused_by_the_recurrent_model(choice,
 @pytest.mark.parametrize("attention", ["dot_product", "additive", "none"])
 def test_the_recurrent_model_takes_any_attention_that_it_has(attention):
     assert replace(RECURRENT, attention=attention, positions="none", num_key_value_heads=2).attention == attention
+
+
+def test_where_there_is_no_attention_there_are_no_weights_to_drop():
+    with pytest.raises(ValueError, match=r"attention_dropout=0\.1 does not go with model\.attention=none"):
+        replace(RECURRENT, attention="none", attention_dropout=0.1)

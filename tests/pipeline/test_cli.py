@@ -138,7 +138,7 @@ def test_a_run_that_may_need_more_positions_than_are_learned_is_refused(error_of
     flags = [f"{name}={value}" for name, value in given.items()]
     assert run(monkeypatch, train, *flags)["configuration"].model.max_positions == 64
     status, error = error_of(train, *flags, option)
-    remedy = ", more than model.max_positions=64: lower the former, or train with more positions"
+    remedy = ", more than model.max_positions=64: make that less, or train with more positions"
     assert (status, error) == (2, f"verb.py: error: {message}{remedy}")
     run(monkeypatch, train, *flags, option, "--model.positions=sinusoidal")
 
@@ -227,4 +227,9 @@ def test_numbers_are_checked_one_by_one(monkeypatch, error_of):
 
     assert run(monkeypatch, measure, "--lengths", "64", "128")["lengths"] == [64, 128]
     status, error = error_of(measure, "--lengths", "64", "0")
-    assert status == 2 and "lengths" in error and "0" in error
+    assert status == 2 and "--lengths element 2: not a whole number from 1: 0" in error
+
+
+def test_a_model_that_is_there_cannot_be_given_other_choices(error_of):
+    status, error = error_of(translate, "--model.attention", "none")
+    assert status == 2 and "unknown option model.attention: --model takes a value and has no options" in error

@@ -39,3 +39,21 @@ def test_it_goes_through_all_that_a_model_goes_through(tiny, overlay):
     translator = Translator.load(run)
     assert translator.translate(SENTENCES) == [translator.translate([sentence])[0] for sentence in SENTENCES]
     evaluate_models([str(run)])
+
+
+def test_a_validation_sentence_longer_than_positions_are_learned_is_known_before_training(tiny, tmp_path):
+    valid = [tmp_path / "valid.src", tmp_path / "valid.tgt"]
+    for path in valid:
+        path.write_text(" ".join(["red cat runs"] * 20) + "\n", encoding="utf-8")
+    files = tiny().corpora
+    corpora = dict(train=files.train, valid=list(map(str, valid)), test=files.test)
+    limits = dict(batching=dict(max_source_tokens=20, max_target_tokens=20), search=dict(max_source_tokens=10))
+    configuration = tiny(
+        corpora=corpora,
+        model=dict(positions="learned", max_positions=32),
+        output=dict(data=str(tmp_path / "data"), run=str(tmp_path / "run")),
+        **limits,
+    )
+    with pytest.raises(ValueError, match=r"longest sentence of corpora\.valid may take \d+ positions, more than .*=32"):
+        fit(configuration)
+    assert not checkpoints(configuration.output.run)
