@@ -1,10 +1,17 @@
-"""The commands of ``scripts/benchmark.py``. Each imports what it measures when it runs: help is instant."""
+"""The commands of ``scripts/benchmark.py``. Each imports what it measures when it runs: help is instant, and so is the
+answer to a wrong option."""
 
 # ruff: noqa: B006 (a default here is what --help shows)
 
 from jsonargparse.typing import PositiveInt
 
-from pipeline.config import Configuration
+from models.config import ModelConfig
+from pipeline.benchmarks import plots
+from pipeline.benchmarks.report import publish, require_name
+from pipeline.config import Configuration, require
+
+MECHANISMS = ["recurrent", "convolutional", "plain", "fused", "window", "performer", "elu"]
+"""The keys of ``growth.MECHANISMS``, which imports torch."""
 
 
 def train(
@@ -28,26 +35,28 @@ def train(
         updates: in a turn, of one batch each
         report: file for the rows, .csv or .json
     """
+    require_name("report", report)
     from pipeline.training import benchmark
 
     compiled = [False, True] if compare_compiled else [configuration.trainer.compile]
     rows = benchmark.throughput(configuration, shapes, precisions, compiled, against, windows, updates)
-    benchmark.publish(rows, "training", report)
+    publish(rows, "training", report)
 
 
 def accuracy(configuration: Configuration, report: str = ""):
     """Errors of loss and gradient against 64-bit floats, by attention kernel and precision; fails if they are large."""
+    require_name("report", report)
     from pipeline.training import benchmark
 
-    benchmark.publish(benchmark.accuracy(configuration), "errors", report)
+    publish(benchmark.accuracy(configuration), "errors", report)
 
 
 def attention(
     lengths: list[PositiveInt] = [],
-    d_model: int = 128,
-    num_heads: int = 4,
-    batch: int = 1,
-    mechanisms: list[str] = ["recurrent", "convolutional", "plain", "fused", "window", "performer", "elu"],
+    d_model: PositiveInt = 128,
+    num_heads: PositiveInt = 4,
+    batch: PositiveInt = 1,
+    mechanisms: list[str] = MECHANISMS,
     report: str = "",
     plot: str = "",
 ):
@@ -62,9 +71,15 @@ def attention(
         report: file for the measurements, .csv or .json; their growth goes into X.growth.csv beside X.csv
         plot: file for the figure, .png, .svg or .pdf
     """
+    require(len(mechanisms) > 0, f"--mechanisms: name at least one of {', '.join(MECHANISMS)}")
+    for name in mechanisms:
+        require(name in MECHANISMS, f"--mechanisms {name}: choose among {', '.join(MECHANISMS)}")
+    config = ModelConfig(d_model=d_model, num_heads=num_heads)
+    require_name("report", report)
+    require_name("plot", plot, plots.FORMATS)
     from pipeline.benchmarks import growth
 
-    growth.compare(lengths, d_model, num_heads, batch, mechanisms, report, plot)
+    growth.compare(lengths, config, batch, mechanisms, report, plot)
 
 
 def saturation(report: str = "", plot: str = ""):
@@ -74,6 +89,8 @@ def saturation(report: str = "", plot: str = ""):
         report: file for the rows, .csv or .json
         plot: file for the figure, .png, .svg or .pdf
     """
+    require_name("report", report)
+    require_name("plot", plot, plots.FORMATS)
     from pipeline.benchmarks import saturation
 
     saturation.demonstrate(report, plot)

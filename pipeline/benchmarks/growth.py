@@ -21,14 +21,16 @@ from torch import Tensor, nn
 from models import layers
 from models.config import ModelConfig
 from pipeline.benchmarks import plots
+from pipeline.benchmarks.report import publish
 from pipeline.checkpoint import written_whole
 from pipeline.data.progress import progress
-from pipeline.training.benchmark import publish
+from pipeline.training.fit import say
 
 TURNS = 5
 SECONDS_A_TURN = 0.04
 KERNEL_WIDTH = 3
 WINDOW = 64
+FEWEST_LENGTHS = 3
 
 
 class Recurrence(nn.LSTM):
@@ -91,6 +93,8 @@ MECHANISMS = {
 }  # fmt: skip
 
 LEGEND = (
+    "Exponents are fitted over the upper half of the lengths that could be measured, from fitted_from to fitted_to, "
+    f"at least {FEWEST_LENGTHS}.\n"
     "Orders, for length n, width d, head width K,\n"
     f"convolutions of width k = {KERNEL_WIDTH}, a window of w = {WINDOW}, M = {ModelConfig.random_features} random "
     "features, chunks of c positions.\n"
@@ -181,24 +185,15 @@ def measure(cells: list[Cell]) -> None:
                     cell.out_of_memory = True
 
 
-def compare(
-    lengths: list[int], d_model: int, num_heads: int, batch: int, mechanisms: list[str], report: str, plot: str
-) -> None:
+def compare(lengths: list[int], config: ModelConfig, batch: int, mechanisms: list[str], report: str, plot: str) -> None:
     """Measure every mechanism at every length; print, and write, the cells and the exponents beside theory."""
-    for name in mechanisms:
-        if name not in MECHANISMS:
-            raise ValueError(f"--mechanisms {name}: choose among {', '.join(MECHANISMS)}")
-    if batch < 1:
-        raise ValueError(f"--batch {batch} must be at least 1")
-    config = ModelConfig(d_model=d_model, num_heads=num_heads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     lengths = sorted(set(lengths)) or [64 * 2**i for i in range(11 if device.type == "cuda" else 8)]
     figure = plots.blank_figure(plot, 12, 5.6) if plot else None
-    if report:
-        Path(report).parent.mkdir(parents=True, exist_ok=True)
     refuse_what_is_not_there()
     torch.manual_seed(0)
     rows = []
+    say(f"measuring {', '.join(mechanisms)} at lengths {', '.join(map(str, lengths))}")
     with progress("measuring", len(lengths)) as advance:
         for length in lengths:
             cells = [Cell(name, config, batch, length, device) for name in mechanisms]
@@ -206,7 +201,7 @@ def compare(
             rows += [cell.row() for cell in cells]
             advance(1)
     precision = "bf16" if device.type == "cuda" else "float32"
-    sizes = f"width {d_model}, {num_heads} heads, batch {batch}, {precision}"
+    sizes = f"width {config.d_model}, {config.num_heads} heads, batch {batch}, {precision}"
     publish(rows, f"one causal layer, forward and backward; {sizes}; {machine()};", report)
     found = [exponents(name, rows) for name in mechanisms]
     suffix = Path(report).suffix
@@ -223,27 +218,29 @@ def exponents(name: str, rows: list[dict]) -> dict:
     """How time and memory of a mechanism grow, n to which power, beside theory.
 
     Over the upper half of the lengths that it could be measured at: at small lengths it is the overhead that is seen.
+    Where there are fewer than ``FEWEST_LENGTHS``, through which any line goes, there is no exponent.
     """
     mechanism = MECHANISMS[name]
     measured = [row for row in rows if row["mechanism"] == name and "note" not in row]
-    upper = measured[-max(2, len(measured) // 2) :]
+    upper = measured[-max(FEWEST_LENGTHS, len(measured) // 2) :]
     lengths = [row["length"] for row in upper]
+    fitted = len(lengths) >= FEWEST_LENGTHS
     return {
         "mechanism": name,
-        "time_exponent": exponent(lengths, [row["milliseconds"] for row in upper]),
+        "time_exponent": exponent(lengths, [row["milliseconds"] for row in upper]) if fitted else "",
         "time_in_theory": mechanism.time_exponent,
-        "memory_exponent": exponent(lengths, [row["peak_megabytes"] for row in upper]),
+        "memory_exponent": exponent(lengths, [row["peak_megabytes"] for row in upper]) if fitted else "",
         "memory_in_theory": mechanism.memory_exponent,
+        "fitted_from": lengths[0] if fitted else "",
+        "fitted_to": lengths[-1] if fitted else "",
         "operations": mechanism.operations,
         "sequential_steps": mechanism.sequential_steps,
         "longest_path": mechanism.longest_path,
     }
 
 
-def exponent(lengths: list[int], amounts: list[float]) -> float | str:
+def exponent(lengths: list[int], amounts: list[float]) -> float:
     """The p of amount ~ length^p: the slope of the least-squares line through the logarithms."""
-    if len(lengths) < 2:
-        return ""
     return statistics.linear_regression(*([math.log(value) for value in values] for values in (lengths, amounts))).slope
 
 
@@ -284,7 +281,7 @@ def draw(figure, rows: list[dict], found: list[dict], conditions: str) -> None:
                 for row in rows
                 if row["mechanism"] == summary["mechanism"] and column in row
             ]
-            growth = f" $n^{{{summary[power]:.2f}}}$" if summary[power] else ""
+            growth = f" $n^{{{summary[power]:.2f}}}$" if summary[power] != "" else ""
             if points:
                 plots.line(axes, points, i, summary["mechanism"] + growth)
         plots.powers(axes)

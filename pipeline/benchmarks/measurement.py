@@ -19,6 +19,7 @@ from pipeline.config import TrainerConfig
 from pipeline.data.preparation import prepare
 from pipeline.inference.translator import Translator
 from pipeline.training.benchmark import throughput
+from pipeline.training.fit import say
 from pipeline.training.training import multiplies_bf16
 
 WINDOWS, UPDATES = 3, 20
@@ -40,6 +41,7 @@ def measure(run: Path) -> dict:
     """
     configuration = read_configuration(run / "config.yaml")
     kind = precision(configuration.trainer)
+    say(f"{run}: timing training, {1 + WINDOWS} times {UPDATES} updates")
     (training,) = throughput(configuration, ["config"], [kind], [configuration.trainer.compile], [], WINDOWS, UPDATES)
     if "note" in training:
         raise ValueError(f"{run}: {training['note']} in training: lower batching.tokens_per_batch")
@@ -51,6 +53,7 @@ def measure(run: Path) -> dict:
         memory = {"training_process_peak_MiB": peak / 2**20}
     translator = Translator.load(run)
     sentences = list(prepare(configuration).test["source"])
+    say(f"{run}: timing the translation of {len(sentences)} sentences, {1 + PASSES} times")
     return {
         "hardware": hardware(),
         "precision": kind,

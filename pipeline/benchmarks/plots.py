@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,10 +18,8 @@ def blank_figure(path: str, width: float, height: float) -> Figure:
     """A figure, in inches, to be saved at ``path``.
 
     Raises:
-        ValueError: matplotlib is not installed, or does not know the format.
+        ValueError: matplotlib is not installed.
     """
-    if Path(path).suffix not in FORMATS:
-        raise ValueError(f"--plot {path}: choose a name that ends in one of {', '.join(FORMATS)}")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -13,9 +13,10 @@ from torch import Tensor
 from models.attention import attention_weights
 from models.masks import Mask
 from pipeline.benchmarks import plots
+from pipeline.benchmarks.report import publish
 from pipeline.checkpoint import written_whole
 from pipeline.data.progress import progress
-from pipeline.training.benchmark import publish
+from pipeline.training.fit import say
 
 WIDTHS = [4**i for i in range(7)]
 NUM_KEYS = 64
@@ -54,10 +55,9 @@ def saturation(d_k: int) -> dict[str, float]:
 def demonstrate(report: str, plot: str) -> None:
     """Measure, print, write and draw."""
     figure = plots.blank_figure(plot, 12, 4.2) if plot else None
-    if report:
-        Path(report).parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     rows = []
+    say(f"sampling {NUM_QUERIES} queries with {NUM_KEYS} keys each, at head widths {', '.join(map(str, WIDTHS))}")
     with progress("sampling", len(WIDTHS)) as advance:
         for d_k in WIDTHS:
             rows.append(saturation(d_k))

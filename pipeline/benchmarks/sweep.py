@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
+from pipeline.benchmarks.report import cell, publish, require_name
 from pipeline.cli import read_configuration, write_configuration
 from pipeline.config import Configuration, TrainerConfig, require
 from pipeline.training.ending import FINISHED
@@ -43,13 +46,16 @@ def sweep(
     Raises:
         ValueError: the sweep cannot begin or go on, or, after the table, some mechanism failed.
     """
-    configuration = under_one_budget(configuration)
+    require_name("report", report)
+    require(len(mechanisms) > 0, f"--mechanisms: name at least one of {', '.join(MECHANISMS)}")
     for name in mechanisms:
         require(name in MECHANISMS, f"--mechanisms {name}: choose among {', '.join(MECHANISMS)}")
+    configuration = under_one_budget(configuration)
+    runs = configurations(configuration, mechanisms, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder) as lock:
         begin(folder, configuration)
-        programs = Programs(scripts, folder, lock)
+        programs = Programs(scripts, folder, runs, lock)
         programs.run("prepare.py", "--config", folder / "config.yaml")
         require_the_same_corpus(folder, Path(configuration.output.data))
         for name in mechanisms if measure_again else ():
@@ -79,6 +85,33 @@ def under_one_budget(configuration: Configuration) -> Configuration:
 def require_measurable(config: TrainerConfig) -> None:
     """Raise ``ValueError`` at a precision that benchmarks cannot time; better known before there is much work."""
     require(config.precision != "16", "trainer.precision=16 is not measured: choose bf16, 32 or auto")
+
+
+def configurations(configuration: Configuration, mechanisms: list[str], folder: Path) -> dict[str, Configuration]:
+    """The configuration of each mechanism's run: its overlay laid over the sweep's.
+
+    Raises:
+        ValueError: some do not go together; which, and why, is said on stderr.
+    """
+    runs, refused = {}, []
+    for name in mechanisms:
+        overlay = {} if name == "baseline" else yaml.safe_load(overlay_of(name).read_text("utf-8"))
+        overlay |= {"output": {"run": str(folder / name)}}
+        try:
+            sections = {key: dataclasses.replace(getattr(configuration, key), **overlay[key]) for key in overlay}
+            runs[name] = dataclasses.replace(configuration, **sections)
+        except ValueError as error:
+            refused.append(name)
+            say(f"{name}: {error}")
+    require(
+        not refused,
+        f"the configuration does not go with {', '.join(refused)}: change it, or leave them out by --mechanisms",
+    )
+    return runs
+
+
+def overlay_of(name: str) -> Path:
+    return CONFIGS / f"with_{name}.yaml"
 
 
 @contextmanager
@@ -135,12 +168,19 @@ class ProgramFailed(ValueError):
 class Programs:
     """The programs of ``scripts/`` at work on a sweep; each stage leaves its result in the mechanism's run folder."""
 
-    def __init__(self, scripts: Path, folder: Path, lock: int):
-        self.scripts, self.folder, self.lock = scripts, folder, lock
+    def __init__(self, scripts: Path, folder: Path, runs: dict[str, Configuration], lock: int):
+        self.scripts, self.folder, self.runs, self.lock = scripts, folder, runs, lock
 
     def train(self, name: str) -> None:
-        overlay = [] if name == "baseline" else ["--config", CONFIGS / f"with_{name}.yaml"]
-        self.run("train.py", "--config", self.folder / "config.yaml", *overlay, "--output.run", self.folder / name)
+        """Train; a run that ended with the very configuration that it is to have needs no process to say so."""
+        run = self.folder / name
+        if (run / FINISHED).exists():
+            effective = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+            if effective == dataclasses.asdict(self.runs[name]):
+                say(f"{run} is finished")
+                return
+        overlay = [] if name == "baseline" else ["--config", overlay_of(name)]
+        self.run("train.py", "--config", self.folder / "config.yaml", *overlay, "--output.run", run)
 
     def score(self, name: str) -> None:
         self.make(name, SCORES, "evaluate.py", "--model", self.folder / name)
@@ -175,7 +215,7 @@ def publish_table(
     folder: Path, configuration: Configuration, mechanisms: list[str], failures: dict[str, str], report: str
 ) -> None:
     """Print the table, write its rows to ``report`` and the table for a README to ``table.md``."""
-    from pipeline.training.benchmark import publish  # slow to import: not for --help
+    import torch  # slow to import: not for --help
 
     batching, trainer = configuration.batching, configuration.trainer
     tokens = trainer.accumulate_batches * batching.tokens_per_batch
@@ -190,23 +230,21 @@ def publish_table(
         conditions[f"{figures.pop('hardware')}, precision {figures.pop('precision')}"] = True
         scores = {system["scores"][metric]["title"]: system["scores"][metric] for metric in ("bleu", "chrf")}
         conditions |= {f"{title} {score['signature']}": True for title, score in scores.items()}
-        rows.append(
-            {"mechanism": name}
-            | {title: f"{score['value']:.2f}" for title, score in scores.items()}
-            | {column: f"{value:.2f}" if value < 100 else f"{value:.0f}" for column, value in figures.items()}
-        )
+        rows.append({"mechanism": name} | {title: score["value"] for title, score in scores.items()} | figures)
+    if "flex" in mechanisms and not torch.cuda.is_available():
+        conditions["without CUDA, flex is computed by the fused kernel"] = True
     publish(rows, budget, report)
     caption = "; ".join([f"{budget} each", *conditions])
     print(caption)
     replace(folder / "table.md", lambda new: new.write_text(f"{markdown(rows)}\n{caption}\n", encoding="utf-8"))
 
 
-def markdown(rows: list[dict[str, str]]) -> str:
+def markdown(rows: list[dict]) -> str:
     """A table for a README."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [
         [name.replace("_", " ") for name in columns],
         ["---", *("---:" for _ in columns[1:])],
-        *([row.get(name, "").replace("|", "\\|") for name in columns] for row in rows),
+        *([cell(row.get(name, "")).replace("|", "\\|") for name in columns] for row in rows),
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

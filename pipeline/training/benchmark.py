@@ -3,21 +3,15 @@
 Speeds drift with the machine's mood, so what is compared takes turns: window by window, each on the same batches.
 """
 
-import csv
 import dataclasses
 import itertools
-import json
 import math
 import statistics
 import time
 from collections.abc import Iterator
 from itertools import islice, product
-from pathlib import Path
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from models.config import ModelConfig
@@ -247,31 +241,3 @@ def loss_and_gradient(
     loss.backward()
     gradient = torch.cat([p.grad.double().flatten() for p in module.parameters()])
     return loss.detach().double(), gradient
-
-
-def publish(rows: list[dict], title: str, path: str = "") -> None:
-    """Print a table, named after the device; write the rows to ``path``, as CSV or JSON by its suffix."""
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
-    title = f"{title} on {where}, torch {torch.__version__}"
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    for name in columns:
-        table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(row.get(name, "")) for name in columns))
-    console = Console()
-    console.width = max(console.width, 160)  # a file has no width to fit into, and numbers are not to be cut
-    console.print(table)
-    if path.endswith(".csv"):
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
-    elif path:
-        Path(path).write_text(json.dumps({"title": title, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-
-
-def _cell(value) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,5 +1,9 @@
-"""The work that a benchmark counts is the work that torch does."""
+"""The work that a benchmark counts is the work that torch does, and its report is what it measured."""
 
+import csv
+import io
+import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,6 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.config import ModelConfig
 from models.transformer import Transformer
+from pipeline.benchmarks import commands
+from pipeline.benchmarks.report import cell, publish
+from pipeline.cli import main
+from pipeline.config import Configuration
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID
 from pipeline.training.baselines import BASELINES
@@ -52,3 +60,46 @@ def test_a_baseline_has_our_parameters_and_a_loss_without_padding(name, norm_ord
         baseline.loss_sums(collate(pairs, update_tokens=16))[0] for pairs in ([short, long], [short], [long])
     )
     torch.testing.assert_close(together, sum(apart), rtol=1e-4, atol=1e-4)
+
+
+ROWS = [{"kernel": "plain", "loss_error": 1.23456e-7}, {"kernel": "flex", "note": "out of memory"}]
+
+
+def test_a_report_is_written_whole_into_a_folder_that_need_not_be_there(tmp_path, capsys):
+    publish(ROWS, "errors", str(tmp_path / "new/r.json"))
+    publish(ROWS, "errors", str(tmp_path / "new/r.csv"))
+    assert "1.23e-07" in capsys.readouterr().out
+    written = json.loads((tmp_path / "new/r.json").read_text("utf-8"))
+    assert written["rows"] == ROWS and written["title"].startswith("errors on ")
+    with open(tmp_path / "new/r.csv", encoding="utf-8", newline="") as file:
+        plain, flex = csv.DictReader(file)
+    assert float(plain["loss_error"]) == 1.23456e-7 and flex["note"] == "out of memory"
+    with pytest.raises(TypeError):
+        publish([{"kernel": "plain", "loss_error": 1j}], "errors", str(tmp_path / "new/r.json"))
+    assert json.loads((tmp_path / "new/r.json").read_text("utf-8")) == written
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["r.csv", "r.json"]
+
+
+@pytest.mark.parametrize("command", [commands.train, commands.accuracy])
+def test_a_report_of_another_kind_is_refused_before_anything_is_measured(command, tmp_path):
+    with pytest.raises(ValueError, match=r"--report r\.txt: choose a name that ends in one of \.csv, \.json"):
+        command(Configuration(), report="r.txt")
+    folder = tmp_path / "r.csv"
+    folder.mkdir()
+    with pytest.raises(ValueError, match=r"--report .*r\.csv is a folder: choose another name"):
+        command(Configuration(), report=str(folder))
+
+
+def test_help_tells_what_each_command_is_for(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "--help"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit):
+        main({"train": commands.train, "attention": commands.attention})
+    said = capsys.readouterr().out
+    assert "\n  train       Real tokens per second of training" in said
+    assert "\n  attention   Time and memory of one layer" in said
+
+
+def test_a_table_shows_numbers_as_people_read_them():
+    values = (28.8, 7358.4, 0.0432, 1.5e-7, 12, "")
+    assert [cell(value) for value in values] == ["28.80", "7,358", "0.0432", "1.5e-07", "12", ""]

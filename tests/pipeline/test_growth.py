@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from models.config import ModelConfig
-from pipeline.benchmarks import growth, plots
+from pipeline.benchmarks import commands, growth, plots
 from pipeline.benchmarks.growth import MECHANISMS, Cell, GatedConvolution, exponent, exponents, measure, peak_memory
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +37,12 @@ def test_the_exponent_of_a_power_is_found_whatever_its_factor(p):
     assert exponent(lengths, [0.3 * n**p for n in lengths]) == pytest.approx(p, abs=1e-12)
 
 
-def test_one_length_has_no_exponent():
-    assert exponent([64], [1.0]) == ""
+def test_through_two_points_goes_any_line_so_there_is_no_exponent():
+    rows = [{"mechanism": "plain", "length": n, "milliseconds": 1.0, "peak_megabytes": 1.0} for n in (64, 128, 256)]
+    assert exponents("plain", rows)["time_exponent"] == 0
+    found = exponents("plain", rows[:2])
+    assert {found[name] for name in ("time_exponent", "memory_exponent", "fitted_from", "fitted_to")} == {""}
+    assert found["time_in_theory"] == 2
 
 
 def test_the_lower_half_of_the_lengths_and_what_ran_out_of_memory_are_left_out_of_the_fit():
@@ -49,6 +53,7 @@ def test_the_lower_half_of_the_lengths_and_what_ran_out_of_memory_are_left_out_o
     found = exponents("plain", rows)
     assert found["time_exponent"] == pytest.approx(2, abs=1e-12)
     assert found["memory_exponent"] == pytest.approx(1, abs=1e-12)
+    assert (found["fitted_from"], found["fitted_to"]) == (512, 2048)
     assert (found["time_in_theory"], found["memory_in_theory"], found["sequential_steps"]) == (2, 2, "1")
 
 
@@ -145,17 +150,20 @@ def test_names_beside_lines_do_not_overlap_and_stay_within_the_panel():
 
 
 def test_the_command_measures_every_mechanism_and_writes_tables_and_figure(tmp_path):
-    words = "attention --lengths 32 16 --d_model 8 --num_heads 2 --report new/g.csv --plot new/g.png".split()
+    words = "attention --lengths 32 16 64 --d_model 8 --num_heads 2 --report new/g.csv --plot new/g.png".split()
     done = run(*words, cwd=tmp_path)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"measuring {', '.join(MECHANISMS)} at lengths 16, 32, 64\n"
     assert "torch" in done.stdout and "width 8, 2 heads, batch 1" in done.stdout
     rows = read(tmp_path / "new/g.csv")
-    assert [(row["mechanism"], row["length"]) for row in rows] == [(m, n) for n in ("16", "32") for m in MECHANISMS]
+    assert [(row["mechanism"], row["length"]) for row in rows] == [
+        (m, n) for n in ("16", "32", "64") for m in MECHANISMS
+    ]
     assert all(float(row["milliseconds"]) > 0 and float(row["peak_megabytes"]) > 0 for row in rows)
     found = read(tmp_path / "new/g.growth.csv")
     assert list(found[0]) == [
-        "mechanism", "time_exponent", "time_in_theory", "memory_exponent", "memory_in_theory", "operations",
-        "sequential_steps", "longest_path",
+        "mechanism", "time_exponent", "time_in_theory", "memory_exponent", "memory_in_theory", "fitted_from",
+        "fitted_to", "operations", "sequential_steps", "longest_path",
     ]  # fmt: skip
     assert [row["mechanism"] for row in found] == list(MECHANISMS)
     assert (tmp_path / "new/g.png").read_bytes().startswith(b"\x89PNG")
@@ -178,6 +186,7 @@ def test_more_memory_than_there_is_is_refused_rather_than_the_process_killed():
 def test_a_figure_shows_what_was_measured_where_memory_ran_out_on_the_way():
     figure = plots.blank_figure("g.png", 12, 6)
     rows = [
+        {"mechanism": "fused", "length": 8, "milliseconds": 0.25, "peak_megabytes": 0.5},
         {"mechanism": "plain", "length": 16, "milliseconds": 1.0, "peak_megabytes": 2.0},
         {"mechanism": "fused", "length": 16, "milliseconds": 1.0, "peak_megabytes": 1.0},
         {"mechanism": "plain", "length": 32, "note": "out of memory"},
@@ -191,19 +200,28 @@ def test_a_figure_shows_what_was_measured_where_memory_ran_out_on_the_way():
 def test_without_matplotlib_it_is_said_before_anything_is_measured(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(growth, "measure", lambda cells: pytest.fail("measured"))
+    monkeypatch.setattr(growth, "refuse_what_is_not_there", lambda: None)
     with pytest.raises(ValueError, match=r"--plot g\.png needs matplotlib: pip install 'dragoman\[plots\]'"):
-        growth.compare([], 8, 2, 1, ["plain"], "", "g.png")
+        growth.compare([], CONFIG, 1, ["plain"], "", "g.png")
+
+
+def test_the_command_offers_the_mechanisms_that_there_are():
+    assert list(MECHANISMS) == commands.MECHANISMS
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (([], 8, 2, 0, ["plain"], "", ""), "--batch 0 must be at least 1"),
-        (([], 8, 2, 1, ["linear"], "", ""), "--mechanisms linear: choose among recurrent, convolutional"),
-        (([], 8, 3, 1, ["plain"], "", ""), "num_heads=3 must divide model.d_model=8"),
-        (([], 8, 2, 1, ["plain"], "", "g.doc"), r"--plot g\.doc: choose a name that ends in one of \.png"),
+        ({"mechanisms": ["linear"]}, "--mechanisms linear: choose among recurrent, convolutional"),
+        ({"mechanisms": []}, "--mechanisms: name at least one of recurrent, convolutional"),
+        ({"num_heads": 3}, "num_heads=3 must divide model.d_model=128"),
+        ({"plot": "g.bmp"}, r"--plot g\.bmp: choose a name that ends in one of \.png, \.svg, \.pdf"),
+        ({"report": "g.txt"}, r"--report g\.txt: choose a name that ends in one of \.csv, \.json"),
     ],
 )
-def test_a_mistake_is_one_clear_line(arguments, message):
+def test_a_mistake_is_one_clear_line_before_torch_is_imported(options, message, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "pipeline.benchmarks.growth")
+    monkeypatch.delattr("pipeline.benchmarks.growth")
     with pytest.raises(ValueError, match=message):
-        growth.compare(*arguments)
+        commands.attention(**options)

@@ -48,7 +48,9 @@ def test_the_command_writes_table_and_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(saturation, "NUM_QUERIES", 256)
     monkeypatch.setattr(saturation, "WIDTHS", [1, 4, 16])
     commands.saturation(report=str(tmp_path / "new/s.csv"), plot=str(tmp_path / "new/s.svg"))
-    assert "over 64 keys" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "over 64 keys" in said.out
+    assert said.err == "sampling 256 queries with 64 keys each, at head widths 1, 4, 16\n"
     with open(tmp_path / "new/s.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["d_k"] for row in rows] == ["1", "4", "16"]

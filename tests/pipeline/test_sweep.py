@@ -1,19 +1,23 @@
 """A sweep goes on from what lies on disk, loses nothing to one failure, and compares only what is comparable."""
 
 import csv
+import io
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.benchmarks.sweep import alone, markdown, sweep, under_one_budget
+from models.config import ModelConfig
+from pipeline.benchmarks.sweep import alone, configurations, markdown, sweep, under_one_budget
 from pipeline.checkpoint import checkpoints
-from pipeline.cli import read_configuration
+from pipeline.cli import read_configuration, write_configuration
 from pipeline.config import Configuration, OutputConfig, TrainerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +39,8 @@ SCORES |= {"chrf": {"title": "chrF", "value": 50.1, "signature": "c:1"}}
 FIGURES = {"hardware": "an abacus", "precision": "32", "speed": 7358.4, "parameters_millions": 2.6056}
 WORK = {
     "prepare": "(here / 'report.json').write_text(json.dumps({'fingerprint': 'f' * 64}))",
-    "train": "run.mkdir(exist_ok=True)\nfile = run / 'finished.json'\nfile.exists() or file.write_text('{}')",
+    "train": "run.mkdir(exist_ok=True)\nfile = run / 'finished.json'\nfile.exists() or file.write_text('{}')\n"
+    "(run / 'config.yaml').write_text('trainer: {}')",
     "evaluate": "file = run / 'evaluations/test/scores.json'\nfile.parent.mkdir(parents=True, exist_ok=True)\n"
     f"file.write_text(json.dumps({{'systems': [{{'scores': {SCORES}}}]}}))",
     "measure": f"(run / 'measure.json').write_text(json.dumps({FIGURES}))",
@@ -50,12 +55,17 @@ def start(tmp_path):
     for name, work in WORK.items():
         (scripts / f"{name}.py").write_text(f"{PROGRAM}\n{work}\n")
 
-    def start(*mechanisms: str, trouble: dict[str, str] | None = None, measure_again: bool = False, **sections):
+    def start(
+        *mechanisms: str,
+        trouble: dict[str, str] | None = None,
+        measure_again: bool = False,
+        report: str = str(tmp_path / "new/table.csv"),
+        **sections,
+    ):
         (scripts / "calls").write_text("")
         (scripts / "trouble.json").write_text(json.dumps(trouble or {}))
         sections = {"trainer": TrainerConfig(max_steps=6)} | sections
         configuration = Configuration(output=OutputConfig(data=str(scripts)), **sections)
-        report = str(tmp_path / "table.csv")
         try:
             sweep(configuration, list(mechanisms), tmp_path / "sweep", measure_again, report, scripts)
         finally:
@@ -74,7 +84,7 @@ def test_all_are_trained_before_the_first_is_measured_and_nothing_is_done_twice(
     ]
     said = capfd.readouterr().err
     assert "[2/2] rotary: train" in said and "[1/2] baseline: measure" in said and said.count("much to say") == 7
-    # Whether a run is finished is for train.py to say.
+    # Whether a run with another configuration is finished is for train.py to say.
     assert start("baseline", "rotary") == ["prepare", "train baseline", "train rotary"]
     assert start("rotary", measure_again=True) == ["prepare", "train rotary", "measure rotary"]
     (tmp_path / "sweep/baseline/evaluations/test/scores.json").unlink()
@@ -92,7 +102,7 @@ def test_a_failure_is_a_row_of_the_table_and_the_others_go_on(start, tmp_path):
     with pytest.raises(ValueError, match="3 of 4 mechanisms failed: rotary, elu, shaw"):
         start("rotary", "elu", "shaw", "alibi", trouble=trouble)
     assert not {"evaluate rotary", "evaluate elu"} & set(start.calls) and "measure alibi" in start.calls
-    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+    with open(tmp_path / "new/table.csv", encoding="utf-8") as file:
         rows = {row.pop("mechanism"): row for row in csv.DictReader(file)}
     assert {name: row["error"] for name, row in rows.items()} == {
         "rotary": "train.py: error: no rotation today",
@@ -100,7 +110,7 @@ def test_a_failure_is_a_row_of_the_table_and_the_others_go_on(start, tmp_path):
         "shaw": "much to say",
         "alibi": "",
     }
-    assert rows["alibi"]["BLEU"] == "28.84" and rows["alibi"]["speed"] == "7358"
+    assert rows["alibi"]["BLEU"] == "28.837" and rows["alibi"]["speed"] == "7358.4"
     assert start("rotary", "elu", "shaw", "alibi")[-1] == "measure shaw"
 
 
@@ -110,15 +120,64 @@ def test_the_table_for_a_readme_tells_scores_costs_and_conditions(start, tmp_pat
     assert table == (
         "| mechanism | BLEU | chrF | speed | parameters millions |\n"
         "| --- | ---: | ---: | ---: | ---: |\n"
-        "| baseline | 28.84 | 50.10 | 7358 | 2.61 |\n"
+        "| baseline | 28.84 | 50.10 | 7,358 | 2.61 |\n"
         "\n"
         "6 updates of up to 4,096 tokens per device each; an abacus, precision 32; BLEU b:1|v:2; chrF c:1\n"
     )
     assert "BLEU b:1|v:2" in capfd.readouterr().out
 
 
+def test_without_cuda_the_table_says_which_kernel_computes_flex(start, tmp_path, monkeypatch, capfd):
+    note = "without CUDA, flex is computed by the fused kernel"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    start("flex")
+    assert note in capfd.readouterr().out.replace("\n", " ")
+    assert (tmp_path / "sweep/table.md").read_text("utf-8").endswith(f"; {note}\n")
+    start("baseline")
+    assert note not in capfd.readouterr().out
+
+
+def test_a_report_holds_numbers_as_they_were_measured(start, tmp_path):
+    start("baseline", report=str(tmp_path / "table.json"))
+    (row,) = json.loads((tmp_path / "table.json").read_text("utf-8"))["rows"]
+    assert row == {
+        "mechanism": "baseline",
+        "BLEU": 28.837,
+        "chrF": 50.1,
+        "speed": 7358.4,
+        "parameters_millions": 2.6056,
+    }
+
+
+def test_a_run_that_ended_as_it_is_configured_is_not_trained_and_one_with_another_configuration_is(start, tmp_path):
+    start("rotary")
+    effective = tmp_path / "sweep/rotary/config.yaml"
+    configuration = under_one_budget(read_configuration(tmp_path / "sweep/config.yaml"))
+    rotary = configurations(configuration, ["rotary"], tmp_path / "sweep")["rotary"]
+    assert (rotary.model.positions, rotary.output.run) == ("rotary", str(tmp_path / "sweep/rotary"))
+    write_configuration(rotary, effective)
+    assert start("rotary") == ["prepare"]
+    write_configuration(replace(rotary, trainer=replace(rotary.trainer, max_steps=99)), effective)
+    assert start("rotary") == ["prepare", "train rotary"]
+
+
+def test_every_mechanism_that_does_not_go_with_the_configuration_is_named_before_anything_is_done(
+    start, tmp_path, capfd
+):
+    model = ModelConfig(attention_dropout=0.1)
+    refused = "does not go with performer, flex: change it, or leave them out by --mechanisms"
+    with pytest.raises(ValueError, match=refused):
+        start("baseline", "performer", "rotary", "flex", model=model)
+    reason = "model.attention_dropout=0.1 does not go with model."
+    performer, flex = capfd.readouterr().err.splitlines()
+    assert performer.startswith(f"performer: {reason}attention=performer")
+    assert flex.startswith(f"flex: {reason}attention_kernel=flex")
+    assert start.calls == [] and not (tmp_path / "sweep").exists()
+    start("baseline", "rotary", model=model)
+
+
 def test_a_row_that_failed_has_its_error_and_no_figures():
-    assert markdown([{"mechanism": "a", "BLEU": "1.00"}, {"mechanism": "b", "error": "x | y"}]) == (
+    assert markdown([{"mechanism": "a", "BLEU": 1.0}, {"mechanism": "b", "error": "x | y"}]) == (
         "| mechanism | BLEU | error |\n"
         "| --- | ---: | ---: |\n"
         "| a | 1.00 |  |\n"
@@ -139,6 +198,11 @@ def test_only_the_number_of_updates_ends_a_training():
 def test_what_would_not_be_comparable_is_refused(start, tmp_path):
     with pytest.raises(ValueError, match="--mechanisms roatry: choose among baseline, learned"):
         start("roatry")
+    with pytest.raises(ValueError, match="--mechanisms: name at least one of baseline, learned"):
+        start()
+    with pytest.raises(ValueError, match="--report table.md: choose a name that ends in one of .csv, .json"):
+        start("baseline", report="table.md")
+    assert not (tmp_path / "sweep").exists()
     start("baseline")
     with pytest.raises(ValueError, match="trainer.max_steps=8, but .*sweep was begun with trainer.max_steps=6: go ba"):
         start("baseline", trainer=TrainerConfig(max_steps=8))
@@ -202,10 +266,37 @@ def test_killed_in_the_middle_of_training_the_real_programs_go_on_to_the_table(t
     assert not (run / "finished.json").exists()
     again = subprocess.run(command, capture_output=True, encoding="utf-8", **options)
     assert again.returncode == 0, again.stderr
+    assert "sweep/rotary: timing training" in again.stderr and "timing the translation of 20" in again.stderr
     assert "going on with sweep/rotary" in again.stderr and "from update" in again.stderr
     assert "rotary" in again.stdout and "tok:13a" in again.stdout
     (row,) = json.loads((tmp_path / "table.json").read_text("utf-8"))["rows"]
-    figures = [float(value) for name, value in row.items() if name not in ("mechanism", "BLEU")]
+    figures = [value for name, value in row.items() if name not in ("mechanism", "BLEU")]
     assert len(figures) == 5 and min(figures) >= 0
     effective = read_configuration(run / "config.yaml")
     assert (effective.model.positions, effective.trainer.max_minutes) == ("rotary", 0)
+    third = subprocess.run(command, capture_output=True, encoding="utf-8", **options)
+    assert "sweep/rotary is finished\n" in third.stderr and third.stdout == again.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "."], "--model=.: no run there: give the folder that scripts/train.py wrote (runs/NAME)"),
+        (["--model", "file"], "--model=file: no run there"),
+        (["--model", "run/model"], "--model=run/model: no run there"),
+        (["--model", "begun"], "--model=begun: this run has no model yet: train on, then measure"),
+        (["--model", "run", "--report", "m.csv"], "--report m.csv: choose a name that ends in .json"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_one_line_and_without_torch(options, message, tmp_path, monkeypatch, capsys):
+    for folder in ("run/checkpoints", "run/model", "begun/checkpoints"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("file", "run/config.yaml", "run/model/config.yaml", "begun/config.yaml"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(sys, "argv", ["measure.py", *options])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "scripts/measure.py"), run_name="__main__")
+    assert capsys.readouterr().err.startswith(f"measure.py: error: {message}")
