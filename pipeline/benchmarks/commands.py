@@ -36,19 +36,19 @@ def train(
         report: file for the rows, .csv or .json
     """
     require_name("report", report)
-    from pipeline.training import benchmark
+    from pipeline.benchmarks import throughput
 
     compiled = [False, True] if compare_compiled else [configuration.trainer.compile]
-    rows = benchmark.throughput(configuration, shapes, precisions, compiled, against, windows, updates)
+    rows = throughput.throughput(configuration, shapes, precisions, compiled, against, windows, updates)
     publish(rows, "training", report)
 
 
 def accuracy(configuration: Configuration, report: str = ""):
     """Errors of loss and gradient against 64-bit floats, by attention kernel and precision; fails if they are large."""
     require_name("report", report)
-    from pipeline.training import benchmark
+    from pipeline.benchmarks import throughput
 
-    publish(benchmark.accuracy(configuration), "errors", report)
+    publish(throughput.accuracy(configuration), "errors", report)
 
 
 def attention(

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from pipeline.benchmarks.sweep import require_measurable
+from pipeline.benchmarks.throughput import throughput
 from pipeline.checkpoint import written_whole
 from pipeline.cli import read_configuration
 from pipeline.config import TrainerConfig
 from pipeline.data.preparation import prepare
 from pipeline.inference.translator import Translator
-from pipeline.training.benchmark import throughput
 from pipeline.training.fit import say
 from pipeline.training.training import multiplies_bf16
 

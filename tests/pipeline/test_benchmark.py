@@ -13,13 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.config import ModelConfig
 from models.transformer import Transformer
 from pipeline.benchmarks import commands
+from pipeline.benchmarks.baselines import BASELINES
 from pipeline.benchmarks.report import cell, publish
+from pipeline.benchmarks.throughput import training_flops
 from pipeline.cli import main
 from pipeline.config import Configuration
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID
-from pipeline.training.baselines import BASELINES
-from pipeline.training.benchmark import training_flops
 
 CONFIG = ModelConfig(
     encoder_layers=3, decoder_layers=2, d_model=16, d_ff=40, num_heads=2, dropout=0.0, attention_kernel="plain"

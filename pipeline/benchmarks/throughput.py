@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from models.config import ModelConfig
+from pipeline.benchmarks.baselines import BASELINES
 from pipeline.config import Configuration
 from pipeline.data.batching import Batch, TokenBudgetSampler
 from pipeline.data.datamodule import EncodedPairs
 from pipeline.data.preparation import Prepared, prepare
 from pipeline.data.tokenizer import PAD_ID
-from pipeline.training.baselines import BASELINES
 from pipeline.training.module import TranslationModule
 from pipeline.training.optimizer import build_optimizer
 
