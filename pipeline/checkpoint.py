@@ -143,7 +143,7 @@ def read_checkpoint(path: str | Path) -> dict:
                 f"{path}: not a checkpoint of this program: it holds Python objects, which are never loaded, since "
                 "loading them can run code"
             ) from error
-    if not isinstance(content, dict) or "dragoman" not in content:
+    if not isinstance(content, dict) or not {"dragoman", "state_dict", "global_step"} <= content.keys():
         raise ValueError(f"{path}: not a checkpoint of this program")
     if content["dragoman"]["format"] > FORMAT:
         raise ValueError(
@@ -207,6 +207,8 @@ def average_checkpoints(paths: list[Path]) -> LoadedModel:
             content = read_checkpoint(path)
             if content["dragoman"]["tokenizers"] != fingerprint(last.tokenizers):
                 raise ValueError(f"{path} and {paths[-1]} have different tokenizers and cannot be averaged")
+            if _small_files(content)[1].model != last.configuration.model:
+                raise ValueError(f"{path} and {paths[-1]} are different models and cannot be averaged")
             yield model_state(content)
 
     _load_weights(last.model, average_states(states()), paths[-1])
@@ -290,13 +292,17 @@ def _load_folder(folder: Path) -> LoadedModel:
 
 def _load_checkpoint(path: Path) -> LoadedModel:
     content = read_checkpoint(path)
+    tokenizers, configuration = _small_files(content)
+    model = _load_weights(build_model(configuration, tokenizers), model_state(content), path)
+    return LoadedModel(model, tokenizers, configuration, {"step": content["global_step"]})
+
+
+def _small_files(content: dict) -> tuple[Tokenizers, Configuration]:
+    """What a checkpoint carries besides weights."""
     with tempfile.TemporaryDirectory() as folder:
         for name, data in content["dragoman"]["files"].items():
             Path(folder, Path(name).name).write_bytes(data)
-        tokenizers = Tokenizers.load(Path(folder))
-        configuration = read_configuration(Path(folder) / "config.yaml")
-    model = _load_weights(build_model(configuration, tokenizers), model_state(content), path)
-    return LoadedModel(model, tokenizers, configuration, {"step": content["global_step"]})
+        return Tokenizers.load(Path(folder)), read_configuration(Path(folder) / "config.yaml")
 
 
 def _load_weights(model: EncoderDecoder, state: dict[str, Tensor], origin: Path) -> EncoderDecoder:

@@ -3,6 +3,7 @@
 The models below hold every allowed pair of choices somewhere; pairs that are refused are written out.
 """
 
+import copy
 from itertools import combinations
 
 import pytest
@@ -198,3 +199,21 @@ def test_every_source_token_counts(model):
         changed = SOURCE[:1].clone()
         changed[0, s] = 12
         assert ((model(changed, TARGET_IN[:1]) - before).abs().amax(-1) > 1e-9).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_source_of_padding_alone_leaves_its_neighbours_and_all_gradients_sound(model, dtype):
+    """In 16 bits too, and with scores that are fifty times too large."""
+    model = copy.deepcopy(model).to(dtype)
+    for name, parameter in model.named_parameters():
+        if "query" in name and parameter.dim() > 1:
+            parameter.data *= 50
+    source = torch.tensor([[4, 5, 3], [0, 0, 0]])
+    logits = model(source, TARGET_IN[:2])
+    logits.float().square().mean().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+    alone = model(source[:1], TARGET_IN[:1])
+    tolerance = 1e-3 if dtype == torch.float32 else 0.1
+    assert (logits[:1] - alone).float().norm() <= tolerance * alone.float().norm()

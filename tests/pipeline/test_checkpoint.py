@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 from dataclasses import replace
@@ -48,10 +49,10 @@ def model(tokenizers):
     return build_model(CONFIGURATION, tokenizers).eval()
 
 
-def write_checkpoint(path, model, tokenizers, **more):
+def write_checkpoint(path, model, tokenizers, configuration=CONFIGURATION, **more):
     passport = {
         "format": FORMAT,
-        "files": portable_files(tokenizers, CONFIGURATION),
+        "files": portable_files(tokenizers, configuration),
         "tokenizers": fingerprint(tokenizers),
     }
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -270,6 +271,10 @@ def test_what_does_not_belong_together_is_not_averaged(tmp_path, model, tokenize
     one = write_checkpoint(tmp_path / "step-0000001.ckpt", model, tokenizers)
     other = write_checkpoint(tmp_path / "step-0000002.ckpt", model, others)
     with pytest.raises(ValueError, match=r"step-0000001\.ckpt and .*step-0000002\.ckpt have different tokenizers"):
+        average_checkpoints([one, other])
+    rotary = dataclasses.replace(CONFIGURATION, model=dataclasses.replace(CONFIGURATION.model, positions="rotary"))
+    other = write_checkpoint(tmp_path / "step-0000003.ckpt", model, tokenizers, rotary)
+    with pytest.raises(ValueError, match=r"step-0000001\.ckpt and .*step-0000003\.ckpt are different models"):
         average_checkpoints([one, other])
 
 
