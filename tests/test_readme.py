@@ -44,7 +44,8 @@ def test_every_command_parses(path, monkeypatch):
             "configs/quickstart.yaml" if PLACEHOLDER.search(word) and word.endswith(".yaml") else word
             for word in arguments
         ]
-        cli._parse(command_of(script, monkeypatch), script, arguments)
+        command, _ = cli._parse(command_of(script, monkeypatch), script, arguments)
+        assert callable(command)
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
