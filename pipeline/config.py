@@ -299,12 +299,23 @@ class TrainerConfig:
 class SearchConfig:
     """How a translation is looked for."""
 
+    method: Literal["beam", "sampling"] = "beam"
+    """``beam`` looks for the most probable translation, ``sampling`` draws translations by their probability."""
+
     beam_size: int = 5
     """Hypotheses kept per sentence; 1 is greedy search."""
 
+    length_normalisation: Literal["average", "gnmt", "none", "word_reward"] = "average"
+    """What makes long and short hypotheses comparable, L being the tokens with the end of sentence. ``average``:
+    log P / L**length_penalty. ``gnmt``: log P / ((5 + L) / 6)**length_penalty. ``none``: log P.
+    ``word_reward``: log P + length_penalty * L."""
+
     length_penalty: float = 1.0
-    """A hypothesis is worth log P / length**length_penalty, the end of sentence counted; 0 is neutral, more favours
-    longer translations."""
+    """See ``length_normalisation``; 0 is neutral, more favours longer translations."""
+
+    coverage_penalty: float = 0.0
+    """Adds ``coverage_penalty`` * the sum over the source tokens of log min(attention received, 1) to a finished
+    hypothesis: more asks for translations that leave nothing out (Wu et al., 2016); 0 is off."""
 
     max_length_ratio: float = 2.0
     """A translation ends at ``max_length_ratio * source tokens + max_length_extra`` tokens."""
@@ -315,6 +326,42 @@ class SearchConfig:
     min_length: int = 0
     """Least number of tokens of a translation."""
 
+    diverse_groups: int = 1
+    """Groups the beam is divided into, each of which avoids the words of those before it (Vijayakumar et al., 2018);
+    must divide ``beam_size``."""
+
+    diversity_penalty: float = 0.5
+    """What a token costs a group for every hypothesis of an earlier group that has chosen it at the same step; it
+    decides which hypotheses are kept, and is not in their scores."""
+
+    temperature: float = 1.0
+    """``sampling``: less than 1 sharpens the distribution, more flattens it."""
+
+    top_k: int = 0
+    """``sampling``: only among so many most probable tokens; 0 is all."""
+
+    top_p: float = 1.0
+    """``sampling``: only among the fewest most probable tokens that together have this probability."""
+
+    seed: int = 1
+    """``sampling``: another seed draws other translations; the same one always the same, sentence by sentence."""
+
+    no_repeat_ngram: int = 0
+    """No sequence of so many tokens occurs twice in a translation; 0 allows all."""
+
+    repetition_penalty: float = 1.0
+    """Makes tokens that have occurred less likely: positive logits are divided by it, negative ones multiplied
+    (Keskar et al., 2019); 1 is neutral."""
+
+    banned: list[str] = field(default_factory=list)
+    """Words or phrases that no translation may contain."""
+
+    minimum_bayes_risk: Literal["none", "chrf", "bleu"] = "none"
+    """Returns, of ``candidates`` hypotheses, the one most like all others by this metric (Eikema and Aziz, 2022)."""
+
+    candidates: int = 16
+    """``minimum_bayes_risk``: among so many samples; a beam search gives at most ``beam_size``."""
+
     max_source_tokens: int = 256
     """A longer sentence is translated in pieces, with a warning."""
 
@@ -322,10 +369,25 @@ class SearchConfig:
     """Budget of source tokens, padding included, decoded at once; changes speed and memory only."""
 
     def __post_init__(self):
-        for name in ("beam_size", "max_source_tokens", "tokens_per_batch"):
+        for name in ("beam_size", "max_source_tokens", "tokens_per_batch", "diverse_groups", "candidates"):
             require(getattr(self, name) >= 1, f"search.{name}={getattr(self, name)} must be at least 1")
-        for name in ("max_length_ratio", "max_length_extra", "min_length"):
+        for name in (
+            "max_length_ratio",
+            "max_length_extra",
+            "min_length",
+            "coverage_penalty",
+            "diversity_penalty",
+            "top_k",
+            "no_repeat_ngram",
+        ):
             require(getattr(self, name) >= 0, f"search.{name}={getattr(self, name)} must be 0 or more")
+        for name in ("temperature", "repetition_penalty"):
+            require(getattr(self, name) > 0, f"search.{name}={getattr(self, name)} must be more than 0")
+        require(0 < self.top_p <= 1, f"search.top_p={self.top_p} must be more than 0 and at most 1")
+        require(
+            self.beam_size % self.diverse_groups == 0,
+            f"search.diverse_groups={self.diverse_groups} must divide search.beam_size={self.beam_size}",
+        )
         require(
             self.max_length_ratio > 0 or self.max_length_extra > 0,
             "search.max_length_extra=0 allows no token: raise it or search.max_length_ratio",

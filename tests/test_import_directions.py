@@ -47,7 +47,7 @@ def violation(name, imported):
     if within(name, "pipeline.inference") and within(imported, "pipeline.training"):
         return "pipeline.inference does not import pipeline.training"
     if within(name, "pipeline.training") and within(imported, "pipeline.inference"):
-        uses = ("translator", "evaluation", "attention", "attention_pictures")
+        uses = ("engine", "translator", "evaluation", "attention", "attention_pictures")
         allowed = within(imported, *(f"pipeline.inference.{use}" for use in uses))
         reason = "only the validation callback uses inference, to translate, to score and to draw"
         return None if allowed and name == "pipeline.training.validation" else reason

@@ -59,7 +59,7 @@ def measure(run: Path) -> dict:
         "precision": kind,
         "training_target_tokens_per_second": training["target_tokens_per_second"],
         "translated_sentences_per_second": len(sentences) / seconds_to_translate(translator, sentences),
-        "parameters_millions": sum(weights.numel() for weights in translator.model.parameters()) / 1e6,
+        "parameters_millions": sum(weights.numel() for weights in translator.engine.model.parameters()) / 1e6,
         **memory,
     }
 

@@ -67,7 +67,7 @@ def attended(
         ValueError: the model has no attention, the sentence is blank, or a text is too long.
     """
     search = search or translator.search
-    config = translator.model.config
+    config = translator.engine.model.config
     require(config.attention != "none", f"model.attention={config.attention}: this model has no attention to show")
     source_ids, source = _encode(translator, translator.tokenizers.source, "sentence", sentence, search)
     require(bool(source_ids), "the sentence is blank: give one with words in it")
@@ -78,8 +78,8 @@ def attended(
     target_ids, target = _encode(translator, translator.tokenizers.target, what, translation, search)
 
     batch = collate([(source_ids, target_ids)], update_tokens=0)
-    device = next(translator.model.parameters()).device
-    maps = attention_maps(translator.model, batch.source.to(device), batch.target_in.to(device))
+    device = next(translator.engine.model.parameters()).device
+    maps = attention_maps(translator.engine.model, batch.source.to(device), batch.target_in.to(device))
     bos, eos = [SPECIAL_PIECES[BOS_ID]], [SPECIAL_PIECES[EOS_ID]]
     tokens = {
         "encoder": ("Encoder self-attention", source + eos, source + eos),

@@ -10,6 +10,7 @@ import torch
 from pipeline.checkpoint import LoadedModel, fingerprint, load_model, written_whole
 from pipeline.data.lines import read_lines
 from pipeline.data.preparation import Prepared
+from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import Evaluation, EvaluationSet, bleu_tokenizer, evaluate, write_evaluation
 from pipeline.inference.translator import Translator
 
@@ -49,7 +50,7 @@ def evaluate_models(
         settings = dataclasses.replace(model.configuration.search, **(search or {}))
         device = "cuda" if torch.cuda.is_available() else "cpu"
         print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)
-        translator = Translator(model.model.to(device), model.tokenizers, model.configuration)
+        translator = Translator(TorchEngine(model.model.to(device)), model.tokenizers, model.configuration)
         translations = translator.translate(on.sources, settings)
         evaluation = evaluate(path, translations, on, compatibility, dataclasses.asdict(settings))
         with written_whole(evaluation_folder(Path(path), on)) as new:

@@ -12,17 +12,13 @@ from typing import NamedTuple
 
 import torch
 
-from models.encoder_decoder import EncoderDecoder
-from models.search import Hypothesis, beam_search
+from models.search import Hypothesis
 from pipeline.checkpoint import load_model
 from pipeline.config import Configuration, SearchConfig, require
-from pipeline.data.batching import pad_sources
 from pipeline.data.cleaning import normalise
-from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
+from pipeline.data.tokenizer import Tokenizers
 from pipeline.inference.documents import split
-
-FORBIDDEN_IDS = (PAD_ID, UNK_ID, BOS_ID)
-"""Never generated: they stand for no text."""
+from pipeline.inference.engine import Engine, Source, TorchEngine, default_device
 
 
 class Translation(NamedTuple):
@@ -37,10 +33,10 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A model with its tokenizers, and the normalisation and search settings of its configuration."""
+    """An engine with its tokenizers, and the normalisation and search settings of its configuration."""
 
-    def __init__(self, model: EncoderDecoder, tokenizers: Tokenizers, configuration: Configuration):
-        self.model = model
+    def __init__(self, engine: Engine, tokenizers: Tokenizers, configuration: Configuration):
+        self.engine = engine
         self.tokenizers = tokenizers
         self.unicode_form = configuration.cleaning.unicode_form
         self.search = configuration.search
@@ -53,7 +49,7 @@ class Translator:
             ValueError, OSError: as ``pipeline.checkpoint.load_model``.
         """
         model, tokenizers, configuration, _ = load_model(path)
-        return cls(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), tokenizers, configuration)
+        return cls(TorchEngine(model.to(device or default_device())), tokenizers, configuration)
 
     def translate(self, sentences: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """The best translation of each sentence; ``search`` takes the place of the model's own settings.
@@ -83,7 +79,6 @@ class Translator:
                 return
             yield from self.hypotheses(some, search, num_hypotheses, first)
 
-    @torch.inference_mode()
     def hypotheses(
         self,
         sentences: Sequence[str],
@@ -100,7 +95,7 @@ class Translator:
                 than hypotheses are wanted.
         """
         search = search or self.search
-        search.require_room(self.model.config)
+        self.engine.require(search)
         require(
             1 <= num_hypotheses <= search.beam_size,
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
@@ -108,11 +103,8 @@ class Translator:
         rows = self._encode(sentences, search.max_source_tokens, first_row)
         # Longest first: a batch that is too much for the memory is met at once.
         distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
-        found = {}
-        while len(found) < len(distinct):
-            longest = distinct[len(found)]
-            batch = distinct[len(found) :][: max(1, search.tokens_per_batch // (len(longest) + 1))]
-            found.update(zip(batch, self._search(batch, search, num_hypotheses), strict=True))
+        hypotheses = self.engine.search([Source(ids) for ids in distinct], search, num_hypotheses)
+        found = dict(zip(distinct, map(self._read, hypotheses), strict=True))
         return [_join([found[ids] for ids in row]) for row in rows]
 
     def _encode(self, sentences: Sequence[str], max_tokens: int, first_row: int) -> list[list[tuple[int, ...]]]:
@@ -131,25 +123,6 @@ class Translator:
                 )
             rows.append([tuple(part) for part in parts if part])
         return rows
-
-    def _search(
-        self, sources: Sequence[tuple[int, ...]], search: SearchConfig, num_hypotheses: int
-    ) -> Iterator[list[Translation]]:
-        device = next(self.model.parameters()).device
-        memory = self.model.encode(pad_sources(sources).to(device))
-        found = beam_search(
-            self.model.step,
-            self.model.start(memory),
-            torch.tensor([search.max_length(len(ids)) for ids in sources], device=device),
-            beam_size=search.beam_size,
-            bos_id=BOS_ID,
-            eos_id=EOS_ID,
-            forbidden_ids=FORBIDDEN_IDS,
-            length_penalty=search.length_penalty,
-            min_length=search.min_length,
-            num_hypotheses=num_hypotheses,
-        )
-        return map(self._read, found)
 
     def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers.target.decode([hypothesis.ids for hypothesis in hypotheses])

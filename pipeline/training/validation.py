@@ -20,6 +20,7 @@ from pipeline.checkpoint import written_whole
 from pipeline.data.preparation import Prepared
 from pipeline.inference.attention import attended
 from pipeline.inference.attention_pictures import draw
+from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.translator import Translator
 from pipeline.training.module import TranslationModule
@@ -48,7 +49,7 @@ class Validator:
         count = min(limits.validation_sentences, len(prepared.valid))
         pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
-        self.translator = Translator(module.model, prepared.tokenizers, configuration)
+        self.translator = Translator(TorchEngine(module.model), prepared.tokenizers, configuration)
         self.target_language = configuration.corpora.target_language
         if count:
             bleu_tokenizer(self.target_language)  # one that is missing must not end training at its first validation

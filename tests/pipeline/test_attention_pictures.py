@@ -26,6 +26,7 @@ from pipeline.inference.alignment import alignment, raw_words, words
 from pipeline.inference.attention import Heads, attended
 from pipeline.inference.attention_page import page
 from pipeline.inference.attention_pictures import Letters, draw, figure
+from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translator import Translator
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def build(**choices):
     text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
     tokenizers = train_tokenizers(text, text, configuration.tokenizer)
     torch.manual_seed(4)
-    return Translator(build_model(configuration, tokenizers).eval(), tokenizers, configuration)
+    return Translator(TorchEngine(build_model(configuration, tokenizers).eval()), tokenizers, configuration)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_the_maps_are_those_of_training_on_the_pair(translator):
     shown = attended(translator, SENTENCE, TRANSLATION)
     ids = [translator.tokenizers.source.encode([text])[0] for text in (SENTENCE, TRANSLATION)]
     batch = collate([tuple(ids)], 0)
-    maps = attention_maps(translator.model, batch.source, batch.target_in)
+    maps = attention_maps(translator.engine.model, batch.source, batch.target_in)
     for kind, layers in zip(shown.kinds.values(), maps, strict=True):
         assert_close(kind.weights, torch.cat(layers))
     source, target = ["".join(kind.keys) for kind in (shown.kinds["encoder"], shown.kinds["decoder"])]
@@ -206,7 +207,7 @@ def test_the_page_needs_no_network_and_no_text_becomes_code(translator):
 
 
 def replace_limit(translator):
-    other = Translator(translator.model, translator.tokenizers, Configuration())
+    other = Translator(TorchEngine(translator.engine.model), translator.tokenizers, Configuration())
     other.search = replace(translator.search, max_source_tokens=500)
     return other
 
@@ -261,7 +262,7 @@ def test_without_matplotlib_there_are_no_pictures_and_one_line_says_so(translato
 def test_the_command_prints_the_alignment_and_nothing_else(translator, tmp_path):
     sizes = ModelConfig(encoder_layers=2, decoder_layers=3, d_model=16, d_ff=32, num_heads=2)
     configuration = Configuration(model=sizes, search=translator.search)
-    save_model(tmp_path / "model", translator.model, translator.tokenizers, configuration, {})
+    save_model(tmp_path / "model", translator.engine.model, translator.tokenizers, configuration, {})
     command = [sys.executable, ROOT / "scripts/attention.py", "--model", "model", SENTENCE, "--layer", "3"]
     done = subprocess.run(
         [*command, "--translation", TRANSLATION, "--output", "pictures/of"],

@@ -16,8 +16,9 @@ from models.search import beam_search
 from pipeline.checkpoint import build_model, save_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
-from pipeline.inference import translator as translator_module
+from pipeline.inference import engine as engine_module
 from pipeline.inference.documents import split, write, written
+from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translator import Translation, Translator
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ def translator():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2.0)
-    return Translator(model, tokenizers, configuration)
+    return Translator(TorchEngine(model), tokenizers, configuration)
 
 
 def settings(translator, **changes):
@@ -96,31 +97,31 @@ def test_a_translation_depends_on_its_sentence_alone(translator, beam_size):
 
 def test_batches_keep_to_the_token_budget_and_equal_sentences_are_translated_once(translator, monkeypatch):
     shapes = []
-    encode = translator.model.encode
-    monkeypatch.setattr(translator.model, "encode", lambda source: shapes.append(source.shape) or encode(source))
+    encode = translator.engine.model.encode
+    monkeypatch.setattr(translator.engine.model, "encode", lambda source: shapes.append(source.shape) or encode(source))
     translator.translate(SENTENCES * 3, settings(translator, tokens_per_batch=50))
     assert sum(rows for rows, _ in shapes) == len(SENTENCES)
     assert len(shapes) > 1 and all(rows == 1 or rows * width <= 50 for rows, width in shapes)
 
 
 def test_padding_has_no_voice(translator):
-    loud = Translator(copy.deepcopy(translator.model), translator.tokenizers, Configuration())
-    embedding = copy.deepcopy(loud.model.source_embedding)  # the target's stays as it is
+    loud = Translator(TorchEngine(copy.deepcopy(translator.engine.model)), translator.tokenizers, Configuration())
+    embedding = copy.deepcopy(loud.engine.model.source_embedding)  # the target's stays as it is
     with torch.no_grad():
         embedding.weight[PAD_ID] = 1e6
-    loud.model.source_embedding = embedding
+    loud.engine.model.source_embedding = embedding
     assert_same(loud.hypotheses(SENTENCES, translator.search), translator.hypotheses(SENTENCES))
 
 
 @pytest.mark.parametrize("blank", ["", "   ", "\t\r", "\u200b", "\ufeff", "\x00", "\u00ad\u2060"])
 def test_a_text_without_a_visible_character_is_not_shown_to_the_model(translator, monkeypatch, blank):
-    monkeypatch.setattr(translator.model, "encode", None)
+    monkeypatch.setattr(translator.engine.model, "encode", None)
     assert translator.hypotheses([blank, blank]) == [[Translation("", 0.0, True)]] * 2
 
 
 def test_blank_sentences_are_safe_among_others_in_half_precision(translator):
-    model = build_model(Configuration(model=translator.model.config), translator.tokenizers).eval()
-    half = Translator(model.bfloat16(), translator.tokenizers, Configuration())
+    model = build_model(Configuration(model=translator.engine.model.config), translator.tokenizers).eval()
+    half = Translator(TorchEngine(model.bfloat16()), translator.tokenizers, Configuration())
     found = half.translate(["the cat", "", "\u200b", "a mat"], settings(translator))
     assert found[1:3] == ["", ""] and found[0] and found[3]
 
@@ -142,8 +143,10 @@ def test_text_is_normalised_as_for_training(translator, variant):
 
 
 def test_settings_come_with_the_model(translator):
-    plain = Configuration(model=translator.model.config, search=settings(translator, beam_size=1, max_length_extra=1))
-    other = Translator(translator.model, translator.tokenizers, plain)
+    plain = Configuration(
+        model=translator.engine.model.config, search=settings(translator, beam_size=1, max_length_extra=1)
+    )
+    other = Translator(TorchEngine(translator.engine.model), translator.tokenizers, plain)
     search = settings(translator, beam_size=1, max_length_extra=1)
     assert other.translate(SENTENCES) == translator.translate(SENTENCES, search) != translator.translate(SENTENCES)
 
@@ -155,7 +158,7 @@ def test_the_length_limit_grows_with_the_source(translator, monkeypatch):
         limits.update(zip([len(ids) for ids in sources], max_lengths.tolist(), strict=True))
         return beam_search(step, state, max_lengths, **options)
 
-    monkeypatch.setattr(translator_module, "beam_search", spy)
+    monkeypatch.setattr(engine_module, "beam_search", spy)
     sources = sorted(translator.tokenizers.source.encode(SENTENCES), key=lambda ids: (-len(ids), ids))
     translator.translate(SENTENCES, settings(translator, max_length_ratio=1.5, max_length_extra=2))
     assert limits == {len(ids): int(1.5 * len(ids) + 2) for ids in sources}
@@ -165,7 +168,7 @@ def test_the_length_limit_grows_with_the_source(translator, monkeypatch):
 
 
 def test_special_tokens_are_not_generated(translator, monkeypatch):
-    step = translator.model.step
+    step = translator.engine.model.step
 
     def pushy(ids, state):
         logits, state = step(ids, state)
@@ -173,7 +176,7 @@ def test_special_tokens_are_not_generated(translator, monkeypatch):
         return logits, state
 
     expected = translator.hypotheses(SENTENCES)
-    monkeypatch.setattr(translator.model, "step", pushy)
+    monkeypatch.setattr(translator.engine.model, "step", pushy)
     assert_same(translator.hypotheses(SENTENCES), expected)
 
 
@@ -267,12 +270,14 @@ def test_settings_that_allow_no_translation_are_refused_at_once(translator):
 
 
 def test_settings_that_need_more_positions_than_the_model_has_learned_are_refused_at_once(translator):
-    learned = dataclasses.replace(translator.model.config, positions="learned", max_positions=43)
+    learned = dataclasses.replace(translator.engine.model.config, positions="learned", max_positions=43)
     search = settings(translator)  # up to 40 source tokens, and 43 of a translation
     batching = BatchingConfig(max_source_tokens=42, max_target_tokens=42)
     configuration = Configuration(model=learned, batching=batching, search=search)
     longest = " ".join(["seen"] * 40)
-    short = Translator(build_model(configuration, translator.tokenizers).eval(), translator.tokenizers, configuration)
+    short = Translator(
+        TorchEngine(build_model(configuration, translator.tokenizers).eval()), translator.tokenizers, configuration
+    )
     assert len(translator.tokenizers.source.encode([longest])[0]) == 40
     assert not short.hypotheses([longest])[0][0].finished  # it took all 43
     with pytest.raises(ValueError, match=r"search.max_source_tokens=43 may take 44 positions, more than model.max_p"):
@@ -316,8 +321,8 @@ def test_a_device_a_link_and_a_folder_keep_what_they_are(tmp_path):
 @pytest.fixture(scope="module")
 def model_folder(translator, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "model"
-    configuration = Configuration(model=translator.model.config, search=translator.search)
-    save_model(folder, translator.model, translator.tokenizers, configuration, {})
+    configuration = Configuration(model=translator.engine.model.config, search=translator.search)
+    save_model(folder, translator.engine.model, translator.tokenizers, configuration, {})
     return folder
 
 

@@ -348,7 +348,7 @@ def test_a_tiny_model_learns_to_translate_word_by_word(tiny):
     assert translator.translate(sources[::-1]) == translations[::-1]
 
     with torch.no_grad():  # blind to the source, it can only guess
-        for layer in translator.model.decoder:
+        for layer in translator.engine.model.decoder:
             for parameter in layer.cross_attention.parameters():
                 parameter.zero_()
     assert len(set(translator.translate(sources))) < 5
