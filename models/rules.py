@@ -2,7 +2,7 @@
 
 A rule narrows the space that is searched, never the model. What it forbids becomes impossible *after* the softmax, so
 whatever is found keeps the score that the model gives it, the same as in forced decoding. The one exception comes
-before the softmax, since it does change the model: ``penalise_repetition``.
+before the softmax, since it does change the model: ``repetition_penalty``.
 
 A row in which nothing is left is a hypothesis that cannot go on.
 """
@@ -103,7 +103,7 @@ class ForcedPrefix:
         log_probs.masked_fill_(forced, IMPOSSIBLE).scatter_(1, token, log_prob)
 
 
-def penalise_repetition(
+def repetition_penalty(
     logits: Float[Tensor, "rows vocabulary"], ids: Int[Tensor, "rows length"], penalty: float
 ) -> Float[Tensor, "rows vocabulary"]:
     """Tokens that have occurred become less likely: positive logits are divided by ``penalty``, negative ones

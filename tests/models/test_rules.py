@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from models.rules import BannedPhrases, ForcedPrefix, MinLength, NoRepeatNgram, penalise_repetition
+from models.rules import BannedPhrases, ForcedPrefix, MinLength, NoRepeatNgram, repetition_penalty
 
 EOS = 0
 VOCABULARY = 6
@@ -143,12 +143,12 @@ def test_rules_work_in_half_precision():
 def test_repetition_penalty_is_the_formula_of_ctrl():
     logits = torch.tensor([[2.0, -1.0, 0.5, 4.0, -math.inf, 0.0]] * 2)
     kept = logits.clone()
-    penalised = penalise_repetition(logits, torch.tensor([[1, 3, 3, 4], [0, 0, 0, 5]]), 2.0)
+    penalised = repetition_penalty(logits, torch.tensor([[1, 3, 3, 4], [0, 0, 0, 5]]), 2.0)
     assert penalised.tolist() == [[2.0, -2.0, 0.5, 2.0, -math.inf, 0.0], [1.0, -1.0, 0.5, 4.0, -math.inf, 0.0]]
     assert (logits == kept).all(), "a step's own tensor is left as it was"
 
 
 def test_nothing_is_penalised_where_nothing_has_been_said():
     logits = torch.randn(3, VOCABULARY)
-    assert (penalise_repetition(logits, torch.zeros(3, 0, dtype=torch.long), 2.0) == logits).all()
-    assert (penalise_repetition(logits, torch.ones(3, 4, dtype=torch.long), 1.0) == logits).all()
+    assert (repetition_penalty(logits, torch.zeros(3, 0, dtype=torch.long), 2.0) == logits).all()
+    assert (repetition_penalty(logits, torch.ones(3, 4, dtype=torch.long), 1.0) == logits).all()
