@@ -4,10 +4,10 @@ A step takes the last token of every row and the state, and returns next-token l
 needs one method, ``select(rows)``: go on with these rows. The sentences of a batch advance together, but what is kept
 of a sentence depends on that sentence alone, and one that is done leaves the batch.
 
-The score of a hypothesis is the sum of its tokens' log-probabilities divided by length ** length_penalty; both count
-the end-of-sentence token where there is one. Log-probabilities are negative, so a higher penalty favours longer
-output; 0 is neutral, 1 gives the mean log-probability of a token. Probabilities are normalised over the allowed tokens:
-forbidden ones are removed before the softmax. Scores are kept in float32 whatever the model computes in.
+The score of a hypothesis is the sum of its tokens' log-probabilities, normalised for its length (``models.length``).
+Probabilities are the model's: normalised over all tokens but the forbidden ones, which stand for no text. Whatever else
+restricts a search (``models.rules``) takes hypotheses away and leaves the scores of the others, so a returned score is
+what ``score_targets`` gives to the returned tokens. Scores are kept in float32 whatever the model computes in.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-IMPOSSIBLE = float("-inf")
+from models.length import LengthNormalisation
+from models.rules import IMPOSSIBLE, Rule, repetition_penalty
+
+UNNORMALISED = LengthNormalisation(0.0)
 
 
 @runtime_checkable
@@ -30,7 +34,8 @@ class State(Protocol):
 
 S = TypeVar("S", bound=State)
 Step = Callable[[Int[Tensor, "rows 1"], S], tuple[Float[Tensor, "rows vocabulary"], S]]
-"""(last tokens, state) -> (logits of the next token, state). Log-probabilities are logits too."""
+"""(last tokens, state) -> (logits of the next token, state). Log-probabilities are logits too. The logits are the
+search's to change."""
 
 
 class Hypothesis(NamedTuple):
@@ -45,46 +50,6 @@ class Hypothesis(NamedTuple):
 
 
 @torch.no_grad()
-def greedy_search(
-    step: Step,
-    state: State,
-    max_lengths: Int[Tensor, " sentences"],
-    *,
-    bos_id: int,
-    eos_id: int,
-    forbidden_ids: Sequence[int] = (),
-    length_penalty: float = 0.0,
-    min_length: int = 0,
-) -> list[list[Hypothesis]]:
-    """The most probable next token, again and again, until end of sentence or the limit.
-
-    Arguments, result and errors are those of :func:`beam_search`, with one hypothesis a sentence; ``length_penalty``
-    changes its score only.
-    """
-    longest = _check_lengths(min_length, max_lengths)
-    alive = torch.arange(len(max_lengths), device=max_lengths.device)  # sentences still running, B of them
-    banned = alive.new_tensor([*forbidden_ids, eos_id])
-    tokens = alive.new_full((len(alive), 1), bos_id)
-    ids = alive.new_full((len(alive), 1, longest), eos_id)
-    totals = torch.zeros(len(alive), 1, device=alive.device, dtype=torch.float32)
-
-    for length in range(1, longest + 1):
-        logits, state = step(tokens, state)
-        log_probs = _allow(logits, banned if length <= min_length else banned[:-1]).log_softmax(-1)
-        best, tokens = log_probs.max(-1, keepdim=True)
-        totals[alive] += best
-        ids[alive, :, length - 1] = tokens
-
-        going = ((tokens[:, 0] != eos_id) & (max_lengths[alive] > length)).nonzero()  # the one wait for the device
-        if len(going) == 0:
-            break
-        if len(going) < len(alive):
-            alive, tokens, state = alive[going[:, 0]], tokens[going[:, 0]], state.select(going)
-    lengths = ((ids != eos_id).sum(-1) + 1).minimum(max_lengths[:, None])
-    return _hypotheses(ids, totals / lengths**length_penalty, max_lengths, eos_id)
-
-
-@torch.no_grad()
 def beam_search(
     step: Step,
     state: State,
@@ -94,81 +59,88 @@ def beam_search(
     bos_id: int,
     eos_id: int,
     forbidden_ids: Sequence[int] = (),
-    length_penalty: float = 0.0,
-    min_length: int = 0,
+    length: LengthNormalisation = UNNORMALISED,
+    repetition: float = 1.0,
+    rules: Sequence[Rule] = (),
+    bonus: Callable[[S], Float[Tensor, " rows"]] | None = None,
+    groups: int = 1,
+    diversity: float = 0.0,
     num_hypotheses: int = 1,
+    check_every: int = 1,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of every sentence, best first: one to ``num_hypotheses`` of them.
 
     At every length the ``beam_size`` best unfinished hypotheses live on, and an ending one counts if it is among the
     ``beam_size`` best of its length. A sentence is done when no living hypothesis, however it goes on, could beat the
     last of its ``num_hypotheses`` best finished ones; asking for more therefore never changes the first. Hypotheses
-    stopped by the limit are returned only where none has finished. One beam is greedy search: the first end of
-    sentence is final.
+    stopped by the limit, or by rules that leave nothing, are returned only where none has finished. One beam is greedy
+    search: the first end of sentence is final.
 
     Args:
         step, state: see the module. ``state`` comes with one row a sentence; the search widens it.
         max_lengths: the most tokens of each sentence, end of sentence counted; on the model's device.
-        forbidden_ids: tokens never to be generated, such as padding and begin of sentence.
-        length_penalty: see the module; higher is longer, 0 is neutral.
-        min_length: the fewest tokens before the end of sentence.
+        forbidden_ids: tokens that stand for no text, such as padding and begin of sentence.
+        length: what makes hypotheses of different lengths comparable, and the bound of what a living one may reach.
+        repetition: see ``models.rules.repetition_penalty``.
+        rules: restrictions of what may follow what.
+        bonus: adds to the score of what finishes from each row of a state, 0 at most (``models.coverage``).
+        groups: the beam's hypotheses are kept in so many groups, each of ``beam_size / groups``.
+        diversity: a token costs a group so much for each hypothesis of an earlier group that takes it at the same
+            length (Vijayakumar et al., 2018). It decides what lives on, and is in no score.
+        check_every: sentences leave the batch at every so many lengths; each time the host waits for the device.
 
     Raises:
         ValueError: for contradictory lengths or counts, and for a step that returns NaN.
     """
     if not 1 <= num_hypotheses <= beam_size:
         raise ValueError(f"num_hypotheses={num_hypotheses} must lie between 1 and beam_size={beam_size}")
-    options = {"bos_id": bos_id, "eos_id": eos_id, "forbidden_ids": forbidden_ids}
-    if beam_size == 1:
-        options |= {"length_penalty": length_penalty, "min_length": min_length}
-        return greedy_search(step, state, max_lengths, **options)
-
-    longest = _check_lengths(min_length, max_lengths)
+    if beam_size % groups:
+        raise ValueError(f"groups={groups} must divide beam_size={beam_size}")
+    longest = _longest(max_lengths)
     alive = torch.arange(len(max_lengths), device=max_lengths.device)  # sentences still running, B of them
-    banned = alive.new_tensor([*forbidden_ids, eos_id])
+    forbidden = alive.new_tensor(forbidden_ids)
     tokens = alive.new_full((len(alive), 1), bos_id)
     totals = torch.zeros(len(alive), 1, device=alive.device, dtype=torch.float32)
     histories = alive.new_full((len(alive), 1, longest), eos_id)
-    found_scores = totals.new_full((len(alive), num_hypotheses), IMPOSSIBLE)
-    found_ids = alive.new_full((len(alive), num_hypotheses, longest), eos_id)
+    kept = num_hypotheses if groups == 1 else beam_size  # groups may find the same
+    running = torch.ones_like(alive, dtype=torch.bool)  # those of them that are not waiting to leave
+    finished = Found.nothing(histories, kept)
+    unfinished = Found.nothing(histories, kept)
 
-    for length in range(1, longest + 1):
-        sentences, beams = totals.shape
-        logits, state = step(tokens.view(-1, 1), state)
-        log_probs = _allow(logits, banned if length <= min_length else banned[:-1]).log_softmax(-1)
-
-        # Each beam may end in one way, so of twice beam_size candidates at least beam_size go on.
-        candidates = (totals.view(-1, 1) + log_probs).view(sentences, -1)  # [B * beams, V] -> [B, beams * V]
-        candidates, order = candidates.topk(min(2 * beam_size, candidates.size(1)))
-        parents, tokens = order // log_probs.size(-1), order % log_probs.size(-1)
-        ends = tokens == eos_id
-
-        # Histories are filled up with end of sentence, so an ending candidate's ids are its parent's.
-        scores = (candidates / length**length_penalty).masked_fill(~ends, IMPOSSIBLE)[:, :beam_size]
-        scores, order = torch.cat([found_scores[alive], scores], 1).topk(num_hypotheses)
-        ids = _pick(torch.cat([found_ids[alive], _pick(histories, parents[:, :beam_size])], 1), order)
-
-        totals, order = candidates.masked_fill(ends, IMPOSSIBLE).topk(min(beam_size, candidates.size(1)))
-        tokens, parents = tokens.gather(1, order), parents.gather(1, order)
-        histories = _pick(histories, parents)
-        histories[:, :, length - 1] = tokens
-
+    for position in range(1, longest + 1):
+        beams = totals.size(1)
         limits = max_lengths[alive]
-        empty_handed = ((limits == length) & (scores[:, 0] == IMPOSSIBLE))[:, None]
-        n = min(num_hypotheses, totals.size(1))
-        scores[:, :n] = torch.where(empty_handed, totals[:, :n] / length**length_penalty, scores[:, :n])
-        ids[:, :n] = torch.where(empty_handed[:, :, None], histories[:, :n], ids[:, :n])
-        found_scores[alive], found_ids[alive] = scores, ids
+        logits, state = step(tokens.view(-1, 1), state)
+        so_far = histories.flatten(0, 1)[:, : position - 1]
+        log_probs = _log_probs(logits, forbidden, so_far, repetition)
+        for rule in rules:
+            rule(log_probs, so_far, alive.repeat_interleave(beams))
+        ending, living = _continuations(totals, log_probs, eos_id, beam_size, groups, diversity)
 
-        # Totals only fall, so what a hypothesis may still score is its total over the best length left to it: the
-        # greatest under a positive penalty, the next under a negative one.
-        hope = totals[:, 0] / (limits**length_penalty if length_penalty > 0 else (length + 1) ** length_penalty)
-        going = ((limits > length) & ~(hope <= scores[:, -1])).nonzero()[:, 0]  # the one wait for the device
-        if len(going) == 0:
-            break
-        state = state.select(going[:, None] * beams + parents[going])
-        alive, tokens, totals, histories = alive[going], tokens[going], totals[going], histories[going]
-    return _hypotheses(found_ids, found_scores, max_lengths, eos_id)
+        # Histories are filled up with end of sentence, so an ending one's ids are its parent's.
+        scores = length.worth(ending.totals, position)
+        if bonus is not None:
+            scores = scores + bonus(state).view(-1, beams).gather(1, ending.parents)
+        scores = scores.masked_fill((ending.totals == IMPOSSIBLE) | ~running[:, None], IMPOSSIBLE)
+        finished.put(alive, scores, _pick(histories, ending.parents))
+        totals, tokens = living.totals, living.tokens
+        histories = _pick(histories, living.parents)
+        histories[:, :, position - 1] = tokens
+        unfinished.replace(alive, length.worth(totals, position), histories, running & (totals != IMPOSSIBLE).any(1))
+
+        worst = finished.scores[alive, -1]
+        done = worst > IMPOSSIBLE if beam_size == 1 else length.hope(totals.amax(1), position, limits) <= worst
+        running &= (limits > position) & ~done
+        rows = living.parents + beams * torch.arange(len(alive), device=alive.device)[:, None]
+        if position % check_every == 0 or position == longest:
+            going = running.nonzero()[:, 0]  # the one wait for the device
+            if len(going) == 0:
+                break
+            alive, running, tokens, totals, histories, rows = (
+                x[going] for x in (alive, running, tokens, totals, histories, rows)
+            )
+        state = state.select(rows)
+    return _hypotheses(finished, unfinished, num_hypotheses, eos_id)
 
 
 def score_targets(
@@ -176,49 +148,144 @@ def score_targets(
     target_out: Int[Tensor, "batch target"],
     *,
     pad_id: int,
-    eos_id: int,
     forbidden_ids: Sequence[int] = (),
-    length_penalty: float = 0.0,
-    min_length: int = 0,
+    length: LengthNormalisation = UNNORMALISED,
+    repetition: float = 1.0,
 ) -> Float[Tensor, " batch"]:
     """The score a search gives to these targets (forced decoding), from the logits of one full pass.
 
     ``target_out`` ends in end of sentence where the target is finished, and is padded with ``pad_id``.
     """
-    banned = target_out.new_tensor([*forbidden_ids, eos_id])
-    early, late = _allow(logits[:, :min_length], banned), _allow(logits[:, min_length:], banned[:-1])
-    log_probs = torch.cat([early, late], 1).log_softmax(-1).gather(-1, target_out[:, :, None])[:, :, 0]
-    real = target_out != pad_id
-    return log_probs.masked_fill(~real, 0.0).sum(1) / real.sum(1) ** length_penalty
+    forbidden = target_out.new_tensor(forbidden_ids)
+    total = torch.zeros(len(target_out), device=logits.device)
+    for position, tokens in enumerate(target_out.unbind(1)):
+        log_probs = _log_probs(logits[:, position].clone(), forbidden, target_out[:, :position], repetition)
+        total += log_probs.gather(1, tokens[:, None])[:, 0].masked_fill(tokens == pad_id, 0.0)
+    return length.worth(total, (target_out != pad_id).sum(1))
 
 
-def _check_lengths(min_length: int, max_lengths: Tensor) -> int:
+class Candidates(NamedTuple):
+    """Hypotheses one token longer than their parents."""
+
+    totals: Float[Tensor, "sentences candidates"]
+    parents: Int[Tensor, "sentences candidates"]
+    tokens: Int[Tensor, "sentences candidates"]
+
+
+def _continuations(
+    totals: Tensor, log_probs: Tensor, eos_id: int, beam_size: int, groups: int, diversity: float
+) -> tuple[Candidates, Candidates]:
+    """Those that end here and count, and those that live on; ``beam_size`` of both, whose total is -inf where there
+    are fewer."""
+    sentences, beams = totals.shape
+    log_probs = log_probs.view(sentences, beams, -1)
+    share = beam_size // groups
+    ending, living = [], []
+    for first in range(0, beam_size, share):
+        members = slice(first, first + share) if beams == beam_size else slice(None)  # at first all grow from one
+        start = members.start or 0
+        # Each parent may end in one way, so share + 1 of its continuations are enough; but penalties reorder them.
+        k = min(share + 1 + first, log_probs.size(-1))
+        values, tokens = _top(log_probs[:, members].flatten(0, 1), k)
+        values = totals[:, members, None] + values.view(sentences, -1, k)  # [B, members, k]
+        ranks = values
+        if first:
+            taken = torch.cat([candidates.tokens for candidates in living], 1)
+            ranks = values - diversity * (tokens.view(*values.shape, 1) == taken[:, None, None]).sum(-1)
+        values, tokens, ranks = values.flatten(1), tokens.view(sentences, -1), ranks.flatten(1)
+        if (missing := 2 * share - ranks.size(1)) > 0:
+            values, ranks = (F.pad(x, (0, missing), value=IMPOSSIBLE) for x in (values, ranks))
+            tokens = F.pad(tokens, (0, missing))
+        ranks, order = ranks.topk(2 * share)
+        found = Candidates(values.gather(1, order), (order // k).clamp(max=beams - 1) + start, tokens.gather(1, order))
+        ends = found.tokens == eos_id
+        over = found._replace(totals=found.totals.masked_fill(~ends, IMPOSSIBLE))
+        ending.append(Candidates(*(x[:, :share] for x in over)))
+        order = ranks.masked_fill(ends, IMPOSSIBLE).topk(share).indices
+        found = found._replace(totals=found.totals.masked_fill(ends, IMPOSSIBLE))
+        living.append(Candidates(*(x.gather(1, order) for x in found)))
+    return _side_by_side(ending), _side_by_side(living)
+
+
+def _side_by_side(groups: list[Candidates]) -> Candidates:
+    return groups[0] if len(groups) == 1 else Candidates(*(torch.cat(x, 1) for x in zip(*groups, strict=True)))
+
+
+class Found(NamedTuple):
+    """The best hypotheses of every sentence so far, filled up with impossible ones; ids, with end of sentence."""
+
+    scores: Float[Tensor, "sentences kept"]
+    ids: Int[Tensor, "sentences kept length"]
+
+    @classmethod
+    def nothing(cls, like: Int[Tensor, "sentences 1 length"], kept: int) -> Found:
+        ids = like.expand(-1, kept, -1).clone()
+        return cls(torch.full(ids.shape[:2], IMPOSSIBLE, device=like.device), ids)
+
+    def put(self, alive: Tensor, scores: Tensor, ids: Tensor) -> None:
+        """Take in new ones of these sentences, where they are among the best."""
+        scores, order = torch.cat([self.scores[alive], scores], 1).topk(self.scores.size(1))
+        self.ids[alive] = _pick(torch.cat([self.ids[alive], ids], 1), order)
+        self.scores[alive] = scores
+
+    def replace(self, alive: Tensor, scores: Tensor, ids: Tensor, which: Tensor) -> None:
+        """Forget those of these sentences for new ones, where ``which``."""
+        kept = self.scores.size(1)
+        self.scores[alive] = torch.where(which[:, None], scores[:, :kept], self.scores[alive])
+        self.ids[alive] = torch.where(which[:, None, None], ids[:, :kept], self.ids[alive])
+
+
+def _longest(max_lengths: Tensor) -> int:
     """The greatest limit, after a look at all of them."""
     limits = max_lengths.tolist()
     for limit in limits:
         if limit < 1:
             raise ValueError(f"max_length={limit} leaves no room for any token; it must be at least 1")
-        if limit < min_length:
-            raise ValueError(f"min_length={min_length} exceeds max_length={limit}; lower one or raise the other")
     return max(limits, default=0)
 
 
-def _allow(logits: Tensor, banned: Tensor) -> Tensor:
-    return logits.float().index_fill(-1, banned, IMPOSSIBLE)
+def _log_probs(logits: Tensor, forbidden: Tensor, so_far: Tensor, repetition: float) -> Tensor:
+    """Normalised over all tokens that stand for text. Writes to ``logits``, which are as large as all else together."""
+    logits = logits.float()
+    if repetition != 1.0:
+        logits = repetition_penalty(logits, so_far, repetition)
+    return logits.index_fill_(-1, forbidden, IMPOSSIBLE).log_softmax(-1)
+
+
+BLOCK = 64
+
+
+def _top(x: Float[Tensor, "rows vocabulary"], k: int) -> tuple[Tensor, Tensor]:
+    """``x.topk(k)``, in less than half its time where rows are wide: the k greatest lie in the k blocks of greatest
+    maximum."""
+    rows, width = x.shape
+    blocks = width // BLOCK
+    if blocks <= 4 * k:
+        return x.topk(k)
+    tail = blocks * BLOCK
+    blocked = x[:, :tail].unflatten(1, (blocks, BLOCK))
+    best = blocked.amax(-1).topk(k).indices  # [N, k]
+    ids = (best[:, :, None] * BLOCK + torch.arange(BLOCK, device=x.device)).flatten(1)
+    ids = torch.cat([ids, torch.arange(tail, width, device=x.device).expand(rows, -1)], 1)
+    values, order = x.gather(1, ids).topk(k)
+    return values, ids.gather(1, order)
 
 
 def _pick(ids: Tensor, order: Tensor) -> Tensor:
     return ids.gather(1, order[:, :, None].expand(-1, -1, ids.size(-1)))  # [B, X, T], [B, Y] -> [B, Y, T]
 
 
-def _hypotheses(ids: Tensor, scores: Tensor, max_lengths: Tensor, eos_id: int) -> list[list[Hypothesis]]:
-    """Tensors [B, n, T] and [B, n] as lists. A hypothesis that fills its limit has no end of sentence: unfinished."""
+def _hypotheses(finished: Found, unfinished: Found, num_hypotheses: int, eos_id: int) -> list[list[Hypothesis]]:
+    """Tensors as lists, best first, each once; unfinished ones where there are no others."""
+    has_finished = finished.scores[:, :1] > IMPOSSIBLE
+    scores = torch.where(has_finished, finished.scores, unfinished.scores)
     if scores.isnan().any():
         raise ValueError("the model returned NaN: its weights are damaged, or half precision overflowed (try fp32)")
+    ids = torch.where(has_finished[:, :, None], finished.ids, unfinished.ids)
     lengths = (ids != eos_id).sum(-1)
-    finished = lengths < max_lengths[:, None]
-    found = zip(ids.tolist(), lengths.tolist(), scores.tolist(), finished.tolist(), strict=True)
-    return [
-        [Hypothesis(row[:n], score, end) for row, n, score, end in zip(*sentence, strict=True) if score > IMPOSSIBLE]
-        for sentence in found
-    ]
+    found = []
+    for rows, n, values, (end,) in zip(*(x.tolist() for x in (ids, lengths, scores, has_finished)), strict=True):
+        distinct = {tuple(row[:k]): value for row, k, value in zip(rows, n, values, strict=True) if value > IMPOSSIBLE}
+        best = sorted(distinct.items(), key=lambda pair: -pair[1])[:num_hypotheses]
+        found.append([Hypothesis(list(tokens), value, end) for tokens, value in best])
+    return found

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from models.encoder_decoder import EncoderDecoder
+from models.length import LENGTH_NORMALISATIONS
+from models.rules import ForcedPrefix, MinLength, NoRepeatNgram, Rule
 from models.search import Hypothesis, beam_search
 from pipeline.config import SearchConfig
 from pipeline.data.batching import pad_sources
@@ -13,6 +15,10 @@ from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 FORBIDDEN_IDS = (PAD_ID, UNK_ID, BOS_ID)
 """Never generated: they stand for no text."""
+
+
+CHECK_EVERY = 4
+"""Lengths between two looks at what is done: on a GPU the host then runs ahead, and a few finished rows stay longer."""
 
 
 class Source(NamedTuple):
@@ -78,10 +84,19 @@ class TorchEngine:
             bos_id=BOS_ID,
             eos_id=EOS_ID,
             forbidden_ids=FORBIDDEN_IDS,
-            length_penalty=search.length_penalty,
-            min_length=search.min_length,
+            length=LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
+            rules=self._rules(search, sources),
             num_hypotheses=num_hypotheses,
+            check_every=1 if self.device.type == "cpu" else CHECK_EVERY,
         )
+
+    def _rules(self, search: SearchConfig, sources: Sequence[Source]) -> list[Rule]:
+        rules: list[Rule] = [MinLength(search.min_length, EOS_ID)] if search.min_length else []
+        if search.no_repeat_ngram:
+            rules.append(NoRepeatNgram(search.no_repeat_ngram))
+        if any(source.prefix for source in sources):
+            return [ForcedPrefix([source.prefix for source in sources], rules, self.device)]
+        return rules
 
 
 def default_device() -> torch.device:
