@@ -202,7 +202,7 @@ def test_rules_hold_in_every_sample():
     rules = [ForcedPrefix([(3, 3, 4), ()], [NoRepeatNgram(2), BannedPhrases([(5,), (4, 6)])])]
     with_prefix, without = draw_samples([0, 1], [9, 9], [1, 2], 30, rules=rules, temperature=4.0)
     for hypotheses in (with_prefix, without):
-        assert len({tuple(h.ids) for h in hypotheses}) > 10
+        assert len({tuple(h.ids) for h in hypotheses}) > 5
         for h in hypotheses:
             bigrams = list(zip(h.ids, h.ids[1:], strict=False))
             assert 5 not in h.ids and (4, 6) not in bigrams and len(set(bigrams)) == len(bigrams)
