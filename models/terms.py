@@ -1,0 +1,134 @@
+"""Terms that a translation must contain: which hypotheses of one sentence a beam search keeps while some are unmet.
+
+A term is a sequence of tokens, and is met where it occurs in one piece; terms may overlap, and one that is asked for
+twice is met by one occurrence. The end of sentence is out of reach until all are met.
+
+Hypotheses with few of their terms are more probable than those with many, and would crowd them out. So each competes
+with those alone that need as many more tokens for their terms as itself, and the beam is dealt out to these banks in
+turn (dynamic beam allocation, Post and Vilar, 2018). For every bank to have a place, the beam must be wider than the
+number of tokens of all terms. A hypothesis that can no longer say them one after the other gets what others leave: thus
+terms that fit below the limit are always met, and a beam as wide as the space is exact.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from models.rules import IMPOSSIBLE
+
+Term = tuple[int, ...]
+
+
+class Progress(NamedTuple):
+    """How far a hypothesis has come with its terms."""
+
+    unmet: frozenset[Term]
+
+    begun: Term = ()
+    """The last tokens of the hypothesis, as many as begin an unmet term."""
+
+    @classmethod
+    def start(cls, terms: Iterable[Sequence[int]]) -> "Progress":
+        """:raises ValueError: a term is empty."""
+        unmet = frozenset(map(tuple, terms))
+        if () in unmet:
+            raise ValueError("a term has no tokens: leave it out")
+        return cls(unmet)
+
+    @property
+    def need(self) -> int:
+        """So many more tokens meet all terms, if one is said after the other; fewer may do, where terms overlap."""
+        return sum(map(len, self.unmet)) - len(self.begun)
+
+    @property
+    def wanted(self) -> set[int]:
+        """The tokens that lessen the need."""
+        said = len(self.begun)
+        return {term[said] for term in self.unmet if term[:said] == self.begun}
+
+    def after(self, token: int) -> "Progress":
+        said = (*self.begun, token)
+        unmet = frozenset(term for term in self.unmet if said[-len(term) :] != term)
+        endings = (said[i:] for i in range(len(said)))
+        begun = (ending for ending in endings if any(term[: len(ending)] == ending for term in unmet))
+        return Progress(unmet, next(begun, ()))
+
+
+Row = tuple[Float[Tensor, " beams"], Int[Tensor, " beams"], Int[Tensor, " beams"]]
+"""Totals, parents and tokens of hypotheses one token longer than their parents; total -inf where there are fewer."""
+
+
+class Choice(NamedTuple):
+    ending: Row
+    """What ends here and counts."""
+
+    living: Row
+    """What lives on."""
+
+    progress: list[Progress]
+    """Of each that lives on."""
+
+
+def choose(
+    progress: Sequence[Progress],
+    totals: Float[Tensor, " parents"],
+    log_probs: Float[Tensor, "parents vocabulary"],
+    *,
+    eos_id: int,
+    beam_size: int,
+    room: int,
+) -> Choice:
+    """The continuations of one sentence's hypotheses that end and count, and those that live on.
+
+    An ending one counts if it is among the ``beam_size`` best of those that need nothing more.
+
+    Args:
+        room: the number of tokens that may follow this one, end of sentence counted.
+    """
+    vocabulary = log_probs.size(1)
+    scores = totals[:, None] + log_probs
+    scores[[row for row, each in enumerate(progress) if each.unmet], eos_id] = IMPOSSIBLE
+
+    # The best of every bank, and whatever brings a hypothesis on.
+    found = {}
+    for need in {each.need for each in progress}:
+        rows = [row for row, each in enumerate(progress) if each.need == need]
+        best, order = scores[rows].flatten().topk(min(2 * beam_size, len(rows) * vocabulary))
+        places = ((rows[i // vocabulary], i % vocabulary) for i in order.tolist())
+        found.update(zip(places, best.tolist(), strict=True))
+    onwards = [(row, token) for row, each in enumerate(progress) for token in each.wanted or {eos_id}]
+    found.update(zip(onwards, scores[tuple(zip(*onwards, strict=True))].tolist(), strict=True))
+
+    # Dealt out: the best of every bank, then the second best; first those near their aim, and at last those too late.
+    ending, living, ranks = [], [], Counter()
+    for (parent, token), total in sorted(found.items(), key=lambda item: -item[1]):
+        if total == IMPOSSIBLE:
+            break
+        ends = token == eos_id
+        after = progress[parent] if ends else progress[parent].after(token)
+        late = not ends and after.need >= room
+        rank = ranks[late, after.need]
+        ranks[late, after.need] += 1
+        if not ends:
+            living.append(((late, rank, after.need), (total, parent, token), after))
+        elif rank < beam_size:
+            ending.append((total, parent, token))
+    living = sorted(living, key=lambda each: each[0])[:beam_size]
+
+    def row(chosen: list[tuple[float, int, int]]) -> Row:
+        chosen += [(IMPOSSIBLE, 0, eos_id)] * (beam_size - len(chosen))
+        values, parents, tokens = zip(*chosen, strict=True)
+        return scores.new_tensor(values), *torch.tensor([parents, tokens], device=scores.device)
+
+    following = [after for *_, after in living]
+    following += [progress[0]] * (beam_size - len(following))
+    return Choice(row(ending), row([each for _, each, _ in living]), following)
+
+
+def contains(ids: Sequence[int], term: Sequence[int]) -> bool:
+    """Whether the term occurs in one piece."""
+    return any(tuple(ids[i : i + len(term)]) == tuple(term) for i in range(len(ids) - len(term) + 1))
