@@ -1,0 +1,241 @@
+"""Whatever a search may be asked for, against the list of all translations that there are.
+
+The list is written in plain Python, with its own definition of every score and restriction. A beam as wide as the space
+must find the best of it, in order; a narrow beam, or a sample, must be on it, with the score that it has there.
+"""
+
+import itertools
+import math
+import random
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from models.length import LENGTH_NORMALISATIONS
+from models.rules import BannedPhrases, ForcedPrefix, MinLength, NoRepeatNgram
+from models.sampling import sample
+from models.search import beam_search
+
+PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A random model of a few words; a limit and a prefix of each sentence; and what is asked for."""
+
+    seed: int
+    num_words: int
+    limits: tuple[int, ...]
+    prefixes: tuple[tuple[int, ...], ...]
+    normalisation: str = "none"
+    penalty: float = 0.0
+    min_length: int = 0
+    ngram: int = 0
+    banned: tuple[tuple[int, ...], ...] = ()
+    repetition: float = 1.0
+
+    @property
+    def words(self):
+        return range(FIRST_WORD, FIRST_WORD + self.num_words)
+
+    def logits(self, sentence, ids):
+        return random_logits(FIRST_WORD + self.num_words, self.seed, sentence, *ids)
+
+
+@cache
+def random_logits(vocabulary, *everything_before):
+    generator = random.Random(hash(everything_before))
+    return [generator.gauss(0, 2) for _ in range(vocabulary)]
+
+
+# What is searched
+
+
+class Prefixes:
+    """The sentence and the tokens of every row."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def select(self, rows):
+        return Prefixes([self.rows[i] for i in rows.flatten().tolist()])
+
+
+def options(problem, sentences=None):
+    """The arguments of a search, for these sentences only."""
+    sentences = range(len(problem.limits)) if sentences is None else sentences
+
+    def step(ids, state):
+        grown = [(s, (*said, token)) for (s, said), token in zip(state.rows, ids[:, 0].tolist(), strict=True)]
+        return torch.tensor([problem.logits(s, said[1:]) for s, said in grown]), Prefixes(grown)
+
+    rules = [MinLength(problem.min_length, EOS), BannedPhrases(problem.banned)]
+    rules += [NoRepeatNgram(problem.ngram)] if problem.ngram else []
+    return {
+        "step": step,
+        "state": Prefixes([(sentence, ()) for sentence in sentences]),
+        "max_lengths": torch.tensor([problem.limits[sentence] for sentence in sentences]),
+        "bos_id": BOS,
+        "eos_id": EOS,
+        "forbidden_ids": (PAD, BOS),
+        "length": LENGTH_NORMALISATIONS[problem.normalisation](problem.penalty),
+        "repetition": problem.repetition,
+        "rules": [ForcedPrefix([problem.prefixes[sentence] for sentence in sentences], rules)],
+    }
+
+
+# What there is
+
+
+def log_prob(problem, sentence, ids):
+    total = 0.0
+    for position, token in enumerate(ids):
+        said = ids[:position]
+        logits = problem.logits(sentence, said)
+        for other in set(said):
+            logits = list(logits)
+            logits[other] = (
+                logits[other] * problem.repetition if logits[other] < 0 else logits[other] / problem.repetition
+            )
+        total += logits[token] - math.log(sum(math.exp(x) for x in logits[EOS:]))
+    return total
+
+
+def worth(problem, total, length):
+    return {
+        "none": total,
+        "average": total / length**problem.penalty,
+        "gnmt": total / ((5 + length) / 6) ** problem.penalty,
+        "word_reward": total + problem.penalty * length,
+    }[problem.normalisation]
+
+
+def is_allowed(problem, body, prefix):
+    """Whether these words may be the beginning of a translation; the prefix may be anything."""
+    if body[: len(prefix)] != prefix[: len(body)]:
+        return False
+    for end in range(len(prefix) + 1, len(body) + 1):
+        if any(body[:end][-len(phrase) :] == phrase for phrase in problem.banned):
+            return False
+        last = body[max(0, end - problem.ngram) : end]
+        if problem.ngram and any(body[i : i + problem.ngram] == last for i in range(end - problem.ngram)):
+            return False
+    return True
+
+
+def translations(problem, sentence):
+    """{words: score}: all that are finished; else all of the greatest length that can be reached; and which of the
+    two."""
+    limit, prefix = problem.limits[sentence], problem.prefixes[sentence]
+    finished, unfinished = {}, {}
+    for length in range(limit + 1):
+        bodies = itertools.product(problem.words, repeat=length)
+        bodies = [body for body in bodies if is_allowed(problem, body, prefix)]
+        if problem.min_length <= length < limit and length >= len(prefix):
+            for body in bodies:
+                finished[body] = worth(problem, log_prob(problem, sentence, (*body, EOS)), length + 1)
+        if length and bodies:
+            unfinished = {body: worth(problem, log_prob(problem, sentence, body), length) for body in bodies}
+    return (finished, True) if finished else (unfinished, False)
+
+
+@st.composite
+def problems(draw):
+    num_words = draw(st.integers(1, 3))
+    words = st.integers(FIRST_WORD, FIRST_WORD + num_words - 1)
+    limits = draw(st.lists(st.integers(1, 5 if num_words < 3 else 4), min_size=1, max_size=2))
+    return Problem(
+        seed=draw(st.integers(0, 999)),
+        num_words=num_words,
+        limits=tuple(limits),
+        prefixes=tuple(draw(st.lists(words, max_size=2).map(tuple)) for _ in limits),
+        normalisation=draw(st.sampled_from(sorted(LENGTH_NORMALISATIONS))),
+        penalty=draw(st.sampled_from([-1.0, -0.3, 0.0, 0.6, 1.0, 2.0])),
+        min_length=draw(st.integers(0, 3)),
+        ngram=draw(st.integers(0, 3)),
+        banned=tuple(draw(st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), max_size=2))),
+        repetition=draw(st.sampled_from([1.0, 1.0, 1.3])),
+    )
+
+
+property_test = settings(deadline=None, derandomize=True, max_examples=250)
+
+
+@property_test
+@given(problems(), st.integers(1, 6))
+@example(Problem(seed=1, num_words=3, limits=(1,), prefixes=((),)), 1)  # room for one token
+@example(Problem(seed=1, num_words=2, limits=(5,), prefixes=((),), min_length=5), 3)  # no room for an end
+@example(Problem(seed=1, num_words=2, limits=(3,), prefixes=((3, 4, 3, 4),)), 2)  # no room for the prefix
+@example(Problem(seed=1, num_words=2, limits=(4,), prefixes=((3, 3, 3),), ngram=1, banned=((3,),)), 3)
+@example(Problem(seed=1, num_words=1, limits=(3, 4), prefixes=((), ()), banned=((3,),), min_length=1), 2)  # nothing
+def test_a_beam_as_wide_as_the_space_finds_the_best_there_is(problem, num_hypotheses):
+    beam_size = 2 * problem.num_words ** max(problem.limits) + num_hypotheses
+    lists = beam_search(**options(problem), beam_size=beam_size, num_hypotheses=num_hypotheses)
+    for sentence, found in enumerate(lists):
+        expected, finished = translations(problem, sentence)
+        assert len(found) == len({tuple(h.ids) for h in found}) == min(num_hypotheses, len(expected))
+        best = sorted(expected.values(), reverse=True)[: len(found)]
+        assert [h.score for h in found] == pytest.approx(best, rel=1e-5, abs=1e-5)
+        for h in found:
+            assert h.finished == finished
+            assert h.score == pytest.approx(expected[tuple(h.ids)], rel=1e-5, abs=1e-5)
+
+
+def is_on_the_list(problem, sentence, h):
+    """Not all that is unfinished is on it: a search or a sample may lead to where nothing ends."""
+    prefix, limit = problem.prefixes[sentence], problem.limits[sentence]
+    body, ids = tuple(h.ids), (*h.ids, *[EOS] * h.finished)
+    expected = worth(problem, log_prob(problem, sentence, ids), len(ids))
+    ends_well = len(body) >= max(problem.min_length, len(prefix)) and len(ids) <= limit
+    return (
+        is_allowed(problem, body, prefix)
+        and (ends_well if h.finished else len(body) <= limit)
+        and h.score == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    )
+
+
+@property_test
+@given(problems(), st.integers(1, 4), st.data())
+def test_what_a_narrow_beam_finds_is_allowed_and_has_the_score_of_forced_decoding(problem, beam_size, data):
+    num_hypotheses = data.draw(st.integers(1, beam_size))
+    lists = beam_search(**options(problem), beam_size=beam_size, num_hypotheses=num_hypotheses)
+    for sentence, found in enumerate(lists):
+        assert bool(found) == bool(translations(problem, sentence)[0])
+        assert len({tuple(h.ids) for h in found}) == len(found) <= num_hypotheses
+        assert len({h.finished for h in found}) <= 1
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        assert all(is_on_the_list(problem, sentence, h) for h in found)
+
+
+@property_test
+@given(problems(), st.integers(1, 4))
+def test_batch_mates_their_order_and_longer_lists_change_nothing(problem, beam_size):
+    lists = beam_search(**options(problem), beam_size=beam_size, num_hypotheses=beam_size)
+    backwards = range(len(lists))[::-1]
+    reversed_lists = beam_search(**options(problem, backwards), beam_size=beam_size, num_hypotheses=beam_size)
+    assert reversed_lists[::-1] == lists
+    for sentence, found in enumerate(lists):
+        assert beam_search(**options(problem, [sentence]), beam_size=beam_size) == [found[:1]]
+
+
+@property_test
+@given(problems(), st.integers(2, 5))
+def test_looking_rarely_whether_a_sentence_is_done_changes_nothing(problem, check_every):
+    lists = [beam_search(**options(problem), beam_size=2, check_every=every) for every in (1, check_every)]
+    assert lists[0] == lists[1]
+
+
+@property_test
+@given(problems(), st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 3), st.sampled_from([0.5, 1.0]))
+def test_samples_are_allowed_and_have_the_score_of_forced_decoding(problem, temperature, top_k, top_p):
+    shape = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    seeds = [problem.seed + sentence for sentence in range(len(problem.limits))]
+    for sentence, found in enumerate(sample(**options(problem), num_hypotheses=4, seeds=seeds, **shape)):
+        assert len(found) <= 4
+        for h in found:
+            assert is_on_the_list(problem, sentence, h)
+            assert h.finished or len(h.ids) == problem.limits[sentence]
