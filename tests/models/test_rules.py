@@ -107,10 +107,10 @@ def test_sentences_that_have_left_the_batch_are_not_confused():
 
 def test_a_prefix_is_given_even_where_other_rules_forbid_it():
     """They hold after it, and for sentences without one."""
-    rule = ForcedPrefix([(3, 3), ()], [NoRepeatNgram(1), BannedPhrases([(4,)])])
+    rule = ForcedPrefix([(3, 3), ()], [NoRepeatNgram(1), BannedPhrases([(0,), (4,)])])
     log_probs, sentences = torch.zeros(2, VOCABULARY), torch.tensor([0, 1])
-    assert forbidden(rule, log_probs, torch.tensor([[3], [3]]), sentences) == [{0, 1, 2, 4, 5}, {3, 4}]
-    assert forbidden(rule, log_probs, torch.tensor([[3, 3], [3, 1]]), sentences) == [{3, 4}, {1, 3, 4}]
+    assert forbidden(rule, log_probs, torch.tensor([[3], [3]]), sentences) == [{0, 1, 2, 4, 5}, {0, 3, 4}]
+    assert forbidden(rule, log_probs, torch.tensor([[3, 3], [3, 1]]), sentences) == [{0, 3, 4}, {0, 1, 3, 4}]
 
 
 def test_no_prefix_forces_nothing():

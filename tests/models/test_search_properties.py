@@ -165,6 +165,10 @@ def problems(draw):
 property_test = settings(deadline=None, derandomize=True, max_examples=250)
 
 
+def plain(seed, normalisation, penalty):
+    return Problem(seed, num_words=2, limits=(5,), prefixes=((),), normalisation=normalisation, penalty=penalty)
+
+
 @property_test
 @given(problems(), st.integers(1, 6))
 @example(Problem(seed=1, num_words=3, limits=(1,), prefixes=((),)), 1)  # room for one token
@@ -172,6 +176,11 @@ property_test = settings(deadline=None, derandomize=True, max_examples=250)
 @example(Problem(seed=1, num_words=2, limits=(3,), prefixes=((3, 4, 3, 4),)), 2)  # no room for the prefix
 @example(Problem(seed=1, num_words=2, limits=(4,), prefixes=((3, 3, 3),), ngram=1, banned=((3,),)), 3)
 @example(Problem(seed=1, num_words=1, limits=(3, 4), prefixes=((), ()), banned=((3,),), min_length=1), 2)  # nothing
+@example(plain(38, "average", 1.0), 1)  # the best ends late: a search that hopes too little misses it
+@example(plain(5, "word_reward", 1.0), 1)
+@example(plain(17, "average", -1.0), 1)
+@example(plain(40, "gnmt", -1.0), 1)
+@example(plain(2, "word_reward", -1.0), 1)
 def test_a_beam_as_wide_as_the_space_finds_the_best_there_is(problem, num_hypotheses):
     beam_size = 2 * problem.num_words ** max(problem.limits) + num_hypotheses
     lists = beam_search(**options(problem), beam_size=beam_size, num_hypotheses=num_hypotheses)
