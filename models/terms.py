@@ -58,19 +58,8 @@ class Progress(NamedTuple):
         return Progress(unmet, next(begun, ()))
 
 
-Row = tuple[Float[Tensor, " beams"], Int[Tensor, " beams"], Int[Tensor, " beams"]]
+Rows = tuple[Float[Tensor, "*sentences beams"], Int[Tensor, "*sentences beams"], Int[Tensor, "*sentences beams"]]
 """Totals, parents and tokens of hypotheses one token longer than their parents; total -inf where there are fewer."""
-
-
-class Choice(NamedTuple):
-    ending: Row
-    """What ends here and counts."""
-
-    living: Row
-    """What lives on."""
-
-    progress: list[Progress]
-    """Of each that lives on."""
 
 
 def choose(
@@ -81,13 +70,16 @@ def choose(
     eos_id: int,
     beam_size: int,
     room: int,
-) -> Choice:
-    """The continuations of one sentence's hypotheses that end and count, and those that live on.
+    width: int,
+) -> tuple[Rows, Rows, list[Progress]]:
+    """The continuations of one sentence's hypotheses that end and count, and those that live on with their progress.
 
-    An ending one counts if it is among the ``beam_size`` best of those that need nothing more.
+    An ending one counts if it is among the ``beam_size`` best of those that need nothing more; ``beam_size`` of the
+    others live on.
 
     Args:
         room: the number of tokens that may follow this one, end of sentence counted.
+        width: so many of both are returned, filled up with impossible ones.
     """
     vocabulary = log_probs.size(1)
     scores = totals[:, None] + log_probs
@@ -107,26 +99,47 @@ def choose(
     ending, living, ranks = [], [], Counter()
     for (parent, token), total in sorted(found.items(), key=lambda item: -item[1]):
         if total == IMPOSSIBLE:
-            break
+            continue
         ends = token == eos_id
         after = progress[parent] if ends else progress[parent].after(token)
-        late = not ends and after.need >= room
-        rank = ranks[late, after.need]
-        ranks[late, after.need] += 1
+        late = after.need >= max(room, 1)
+        rank = ranks[after.need]
+        ranks[after.need] += 1
         if not ends:
             living.append(((late, rank, after.need), (total, parent, token), after))
         elif rank < beam_size:
             ending.append((total, parent, token))
     living = sorted(living, key=lambda each: each[0])[:beam_size]
+    if room <= 0:  # nothing may follow, so what lacks a term is of no use where anything has all
+        living = [each for each in living if not each[2].unmet] or living
+    living.sort(key=lambda each: -each[1][0])
 
-    def row(chosen: list[tuple[float, int, int]]) -> Row:
-        chosen += [(IMPOSSIBLE, 0, eos_id)] * (beam_size - len(chosen))
+    def filled_up(chosen: list[tuple[float, int, int]]) -> Rows:
+        chosen = chosen + [(IMPOSSIBLE, 0, eos_id)] * (width - len(chosen))
         values, parents, tokens = zip(*chosen, strict=True)
         return scores.new_tensor(values), *torch.tensor([parents, tokens], device=scores.device)
 
     following = [after for *_, after in living]
-    following += [progress[0]] * (beam_size - len(following))
-    return Choice(row(ending), row([each for _, each, _ in living]), following)
+    following += [progress[0]] * (width - len(following))
+    return filled_up(ending), filled_up([each for _, each, _ in living]), following
+
+
+def choose_each(
+    progress: Sequence[Sequence[Progress]],
+    totals: Float[Tensor, "sentences parents"],
+    log_probs: Float[Tensor, "sentences parents vocabulary"],
+    *,
+    eos_id: int,
+    beam_sizes: Sequence[int],
+    rooms: Sequence[int],
+) -> tuple[Rows, Rows, list[list[Progress]]]:
+    """``choose`` for every sentence of a batch, side by side; they may have beams of different size."""
+    chosen = [
+        choose(*each, eos_id=eos_id, beam_size=beam_size, room=room, width=max(beam_sizes))
+        for *each, beam_size, room in zip(progress, totals, log_probs, beam_sizes, rooms, strict=True)
+    ]
+    ending, living, following = zip(*chosen, strict=True)
+    return (*(tuple(map(torch.stack, zip(*rows, strict=True))) for rows in (ending, living)), list(following))
 
 
 def contains(ids: Sequence[int], term: Sequence[int]) -> bool:
