@@ -5,6 +5,7 @@ CTranslate2 stops when a number of hypotheses are finished, ours when no living 
 the two agree on nearly every sentence; where they do not, theirs has the lower score.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ def load(
     folder: str | Path, device: str = "auto", compute_type: str = "default"
 ) -> tuple["CTranslate2Engine", Tokenizers, Configuration]:
     """An engine for an exported folder, with what a ``Translator`` needs beside it."""
-    return CTranslate2Engine(folder, device, compute_type), *read_small_files(folder)
+    engine = CTranslate2Engine(folder, device, compute_type)
+    return engine, engine.tokenizers, engine.configuration
 
 
 class CTranslate2Engine:
@@ -49,11 +51,12 @@ class CTranslate2Engine:
             (Path(folder) / "model.bin").is_file(),
             f"{folder}: no model of CTranslate2: give a folder that scripts/export.py --format ctranslate2 wrote",
         )
-        tokenizers, self.configuration = read_small_files(folder)
-        self.source_pieces, self.target_pieces = pieces(tokenizers.source), pieces(tokenizers.target)
+        self.tokenizers, self.configuration = read_small_files(folder)
+        self.source_pieces, self.target_pieces = (pieces(tokenizer) for tokenizer in self.tokenizers)
         self.target_ids = {piece: id for id, piece in enumerate(self.target_pieces)}
         if device == "auto":
             device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
+        ctranslate2.set_log_level(logging.ERROR)  # it tells of every type that it replaces by the nearest
         self.workers = workers or (1 if device == "cuda" else os.cpu_count() or 1)
         self.translator = ctranslate2.Translator(
             str(folder), device, compute_type=compute_type, inter_threads=self.workers, intra_threads=1

@@ -161,8 +161,9 @@ README = """\
     translator = ctranslate2.Translator("FOLDER")
     pieces = tokenizer.encode("A sentence.", out_type=str)
     (result,) = translator.translate_batch(
-        [pieces], beam_size={search.beam_size}, length_penalty={search.length_penalty}, min_decoding_length=0,
-        max_decoding_length=int({search.max_length_ratio} * len(pieces) + {search.max_length_extra}), max_input_length=0,
+        [pieces], beam_size={search.beam_size}, length_penalty={search.length_penalty}, max_input_length=0,
+        max_decoding_length=int({search.max_length_ratio} * len(pieces) + {search.max_length_extra}),
+        min_decoding_length=0,
     )
     tokenizer.decode(result.hypotheses[0])
 

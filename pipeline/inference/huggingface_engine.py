@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcessor
 from transformers.utils.logging import disable_progress_bar
 
 from models.length import LENGTH_NORMALISATIONS
+from models.rules import IMPOSSIBLE
 from models.search import Hypothesis
-from pipeline.config import Configuration, SearchConfig
+from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.batching import pad_sources
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from pipeline.inference.engine import FORBIDDEN_IDS, Source, default_device
@@ -21,7 +22,8 @@ from pipeline.inference.forced_decoding import forced_log_probs
 
 def load(folder: str | Path) -> tuple["HuggingFaceEngine", Tokenizers, Configuration]:
     """An engine for an exported folder, with what a ``Translator`` needs beside it."""
-    return HuggingFaceEngine(folder), *read_small_files(folder)
+    engine = HuggingFaceEngine(folder)
+    return engine, engine.tokenizers, engine.configuration
 
 
 class HuggingFaceEngine:
@@ -32,12 +34,15 @@ class HuggingFaceEngine:
     """
 
     def __init__(self, folder: str | Path, device: str | torch.device | None = None):
+        require(
+            (Path(folder) / "generation_config.json").is_file(),
+            f"{folder}: no model of transformers: give a folder that scripts/export.py --format huggingface wrote",
+        )
         disable_progress_bar()
-        _, self.configuration = read_small_files(folder)
+        self.tokenizers, self.configuration = read_small_files(folder)
         self.device = torch.device(device or default_device())
-        dtype = torch.float32 if self.device.type == "cpu" else "auto"
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
-        self.model = model.to(self.device).eval()
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).to(self.device).eval()
+        self.model = model.float() if self.device.type == "cpu" else model
 
     def require(self, search: SearchConfig) -> None:
         require_as_ours(search, self.configuration, "transformers")
@@ -60,16 +65,17 @@ class HuggingFaceEngine:
         self, sources: list[list[int]], search: SearchConfig, num_hypotheses: int
     ) -> list[list[Hypothesis]]:
         ids = pad_sources(sources).to(self.device)
-        normalisation = LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty)
+        limit = search.max_length(len(sources[0]))
         output = self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
+            logits_processor=[_Stop(limit)],
             generation_config=GenerationConfig(
                 num_beams=search.beam_size,
-                num_return_sequences=search.beam_size,  # stopped ones may be among the best
-                early_stopping="never" if search.beam_size > 1 else False,
+                num_return_sequences=num_hypotheses,
+                early_stopping="never" if search.beam_size > 1 else False,  # only where nothing can become better
                 length_penalty=search.length_penalty if search.length_normalisation == "average" else 0.0,
-                max_length=1 + search.max_length(len(sources[0])),
+                max_length=1 + min(limit + 1, self.model.config.max_position_embeddings),  # see _Stop
                 bad_words_ids=[[id] for id in FORBIDDEN_IDS],
                 pad_token_id=PAD_ID,
                 bos_token_id=BOS_ID,
@@ -77,18 +83,32 @@ class HuggingFaceEngine:
                 decoder_start_token_id=BOS_ID,
             ),
         )
-        rows = [row.tolist()[1:] for row in output.cpu()]
-        targets = [row[: row.index(EOS_ID)] if EOS_ID in row else row for row in rows]
-        # Its own scores would need the logits of all steps to be kept.
-        repeated = [source for source in sources for _ in range(search.beam_size)]
+        rows = [row[1 : 1 + limit] for row in output.tolist()]
+        finished = [EOS_ID in row for row in rows]
+        targets = [row[: row.index(EOS_ID)] if end else row for row, end in zip(rows, finished, strict=True)]
+        # Scores of its own would take the logits of all steps.
+        repeated = [source for source in sources for _ in range(num_hypotheses)]
         log_probs = forced_log_probs(self._logits, repeated, targets, self.device)
+        normalisation = LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty)
         hypotheses = []
-        for row, target, each in zip(rows, targets, log_probs, strict=True):
-            finished = EOS_ID in row
-            length = len(target) + finished
-            hypotheses.append(Hypothesis(target, normalisation.worth(sum(each[:length]), length), finished))
-        beams = (hypotheses[first : first + search.beam_size] for first in range(0, len(rows), search.beam_size))
-        return [([each for each in beam if each.finished] or beam)[:num_hypotheses] for beam in beams]
+        for target, end, each in zip(targets, finished, log_probs, strict=True):
+            length = len(target) + end
+            hypotheses.append(Hypothesis(target, normalisation.worth(sum(each[:length]), length), end))
+        found = (hypotheses[first : first + num_hypotheses] for first in range(0, len(rows), num_hypotheses))
+        return [[each for each in some if each.finished] or some for some in found]
 
     def _logits(self, source: Tensor, target_in: Tensor) -> Tensor:
         return self.model(source, attention_mask=source != PAD_ID, decoder_input_ids=target_in).logits
+
+
+class _Stop(LogitsProcessor):
+    """Beyond the limit a hypothesis that has not ended gets one token of padding, at a price that puts it behind all
+    that have: else it may take their place."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if input_ids.size(1) <= self.limit:
+            return scores
+        return torch.full_like(scores, IMPOSSIBLE).index_fill(1, input_ids.new_tensor([PAD_ID]), -1e4)
