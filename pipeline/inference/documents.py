@@ -1,8 +1,7 @@
-"""Text around the model: long text in parts on its way in, files that appear whole on its way out."""
+"""Text around the model: files that appear whole on its way out."""
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -12,29 +11,6 @@ from pipeline.data.progress import progress
 
 if TYPE_CHECKING:
     from pipeline.inference.translator import Translation
-
-BOUNDARIES = (
-    re.compile(r"[.!?…]['\"”’»)\]]*\s+|[。！？।۔]['\"”’」』）]*\s*"),
-    re.compile(r"\s+|[，、；：]"),
-)
-"""Where a text may be divided, the best places first: after a sentence, after a word or clause."""
-
-
-def split(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Halve the text until every part fits: at the sentence end nearest the middle, else at a blank, else anywhere.
-
-    Only the middle half of the text is searched, so that parts are of like length.
-    """
-    if fits(text) or len(text) < 2:
-        return [text]
-    quarter, middle = len(text) // 4, len(text) // 2
-    for boundary in BOUNDARIES:
-        ends = (match.end() for match in boundary.finditer(text, quarter, len(text) - quarter))
-        if cuts := [end for end in ends if end < len(text)]:
-            middle = min(cuts, key=lambda cut: abs(cut - middle))
-            break
-    return [*split(text[:middle].rstrip(), fits), *split(text[middle:], fits)]
-
 
 def write(translations: Iterable[list["Translation"]], path: str, table: bool) -> None:
     """Write the best translation of each sentence as a line, or all of them as rows of a table: the sentence's number

@@ -17,8 +17,8 @@ from pipeline.checkpoint import load_model
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import Tokenizers
-from pipeline.inference.documents import split
 from pipeline.inference.engine import Engine, Source, TorchEngine, default_device
+from pipeline.inference.segmentation import blank, split
 
 
 class Translation(NamedTuple):
@@ -40,6 +40,7 @@ class Translator:
         self.tokenizers = tokenizers
         self.unicode_form = configuration.cleaning.unicode_form
         self.search = configuration.search
+        self.languages = configuration.corpora.source_language, configuration.corpora.target_language
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device | None = None) -> "Translator":
@@ -105,17 +106,24 @@ class Translator:
         distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
         hypotheses = self.engine.search([Source(ids) for ids in distinct], search, num_hypotheses)
         found = dict(zip(distinct, map(self._read, hypotheses), strict=True))
-        return [_join([found[ids] for ids in row]) for row in rows]
+        between = blank(self.languages[1])
+        return [_join([found[ids] for ids in row], between) for row in rows]
 
     def _encode(self, sentences: Sequence[str], max_tokens: int, first_row: int) -> list[list[tuple[int, ...]]]:
         """For each sentence the pieces of its parts: one part, several if it is too long, none if it is blank."""
-        texts = [normalise(sentence, self.unicode_form) for sentence in sentences]
-        encode = self.tokenizers.source.encode
+
+        def encode(texts: Sequence[str]) -> list[list[int]]:
+            return self.tokenizers.source.encode([normalise(text, self.unicode_form) for text in texts])
+
+        def count(texts: list[str]) -> list[int]:
+            return [len(ids) for ids in encode(texts)]
+
         rows = []
-        for row, (text, ids) in enumerate(zip(texts, encode(texts), strict=True), first_row):
+        for row, (sentence, ids) in enumerate(zip(sentences, encode(sentences), strict=True), first_row):
             parts = [ids]
             if len(ids) > max_tokens:
-                parts = encode(split(text, lambda part: len(encode([part])[0]) <= max_tokens))
+                text = normalise(sentence, self.unicode_form)
+                parts = encode(split(text, count, max_tokens, self.languages[0]))
                 warnings.warn(
                     f"sentence {row} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
                     f"it is translated in {len(parts)} parts",
@@ -133,13 +141,13 @@ class Translator:
         ]
 
 
-def _join(parts: list[list[Translation]]) -> list[Translation]:
+def _join(parts: list[list[Translation]], between: str) -> list[Translation]:
     """The parts' best translations one after the other, then their second ones, and so on."""
     if not parts:
         return [Translation("", 0.0, True)]
     return [
         Translation(
-            " ".join(part.text for part in parts),
+            between.join(part.text for part in parts),
             sum(part.score for part in parts) / len(parts),
             all(part.finished for part in parts),
         )

@@ -17,7 +17,7 @@ from pipeline.checkpoint import build_model, save_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
-from pipeline.inference.documents import split, write, written
+from pipeline.inference.documents import write, written
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translator import Translation, Translator
 
@@ -221,32 +221,6 @@ def test_n_best_lists_of_parts_are_joined(translator):
     assert [t.score for t in found] == pytest.approx(
         [(a.score + b.score) / 2 for a, b in zip(first, second, strict=True)]
     )
-
-
-@pytest.mark.parametrize(
-    "text, limit, parts",
-    [
-        ("It is short.", 12, ["It is short."]),
-        ("Who came? Nobody did. Then all left.", 16, ["Who came?", "Nobody did.", "Then all left."]),
-        ('He said "Stop." Then he went on and on.', 25, ['He said "Stop."', "Then he went on and on."]),
-        ("no end of a sentence in sight here", 20, None),
-        ("x" * 10, 3, None),
-        ("他来了。她走了。天黑了。", 8, None),
-        ("。。。。", 1, ["。"] * 4),
-        ("a " + "y" * 50 + " b", 9, None),
-    ],
-)
-def test_long_text_is_divided_where_it_hurts_least(text, limit, parts):
-    found = split(text, lambda part: len(part) <= limit)
-    assert all(len(part) <= limit for part in found)
-    assert "".join(found).replace(" ", "") == text.replace(" ", "")
-    assert len(found) <= 4 * -(-len(text) // limit)
-    if parts is not None:
-        assert found == parts
-    if "。" in text and parts is None:
-        assert all(part.endswith("。") for part in found)
-    if " " in text:
-        assert all(len(word) > limit or word in " ".join(found).split() for word in text.split())
 
 
 def test_a_stream_is_read_in_chunks_and_equals_the_whole(translator):
