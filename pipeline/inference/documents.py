@@ -12,6 +12,7 @@ from pipeline.data.progress import progress
 if TYPE_CHECKING:
     from pipeline.inference.translator import Translation
 
+
 def write(translations: Iterable[list["Translation"]], path: str, table: bool) -> None:
     """Write the best translation of each sentence as a line, or all of them as rows of a table: the sentence's number
     from 1, the score, ``end`` or ``limit`` (what stopped it) and the text, separated by tabs."""

@@ -50,11 +50,9 @@ def _split(text: str, count: Count, limit: int, levels: tuple[Callable[[str], li
         return [text]
     units = levels[0](text)
     if len(units) == 1:
-        return _split(text, count, limit, levels[1:] or levels)
-    if len(levels) > 2:
-        sizes = count(units)
-    else:  # alone, a character would count as a word
-        sizes = [total * len(unit) / len(text) for unit in units]
+        return _split(text, count, limit, levels[1:])
+    # Alone, a character would count as a word.
+    sizes = count(units) if len(levels) > 2 else [total * len(unit) / len(text) for unit in units]
     ends = _balanced(sizes, limit)
     if len(ends) == 1:  # together they are more than each by itself
         ends = [len(units) // 2, len(units)]
@@ -63,8 +61,8 @@ def _split(text: str, count: Count, limit: int, levels: tuple[Callable[[str], li
 
 
 def _balanced(sizes: list[float], limit: int) -> list[int]:
-    """Where the parts end, if neighbours are put together up to ``limit``: of the fewest parts, the most even ones. What
-    is too large by itself is a part."""
+    """Where the parts end, if neighbours are put together up to ``limit``: of the fewest parts, the most even ones.
+    What is too large by itself is a part."""
     fewest = len(_packed(sizes, limit))
     return _packed(sizes, bisect_left(range(limit), True, key=lambda size: len(_packed(sizes, size)) == fewest))
 

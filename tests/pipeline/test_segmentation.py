@@ -100,6 +100,8 @@ def test_hostile_text_takes_no_longer_than_other_text(text):
     assert sum(counted) < 20 * len(text)
 
 
-@pytest.mark.parametrize("language, between", [("de", " "), ("zh", ""), ("zh-Hans", ""), ("ja_JP", ""), ("tha", ""), ("", " ")])
+@pytest.mark.parametrize(
+    "language, between", [("de", " "), ("zh", ""), ("zh-Hans", ""), ("ja_JP", ""), ("tha", ""), ("", " ")]
+)
 def test_sentences_are_joined_as_the_language_is_written(language, between):
     assert blank(language) == between
