@@ -39,7 +39,7 @@ class Attention(nn.Module):
     """A kind of attention: how queries weigh keys.
 
     A kind gives ``forward`` and ``weights``. What it remembers of a sequence is by default its keys and values; a kind
-    that remembers something else gives the other three methods as well.
+    that remembers something else gives the other methods as well.
     """
 
     def forward(
@@ -69,6 +69,16 @@ class Attention(nn.Module):
     ) -> Any:
         """What later queries need to know of these keys and values; heads may share them."""
         return KeyValueCache(k, v)
+
+    def start(
+        self,
+        k: Float[Tensor, "batch shared 0 dim"],
+        v: Float[Tensor, "batch shared 0 value"],
+        ancestry: Any = None,
+    ) -> Any:
+        """The past of sequences that have not begun: what ``grow`` is first given. Layers that translate together get
+        one ``ancestry`` (``models.beam_attention``)."""
+        return self.remember(k, v, Mask())
 
     def recall(
         self, q: Float[Tensor, "batch heads queries dim"], memory: Any, mask: Mask, dropout: float = 0.0

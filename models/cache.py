@@ -37,15 +37,15 @@ class KeyValueCache(NamedTuple):
         """Keys and values for each of ``num_heads`` heads of queries."""
         return share_heads(self.keys, num_heads), share_heads(self.values, num_heads)
 
-    def select(self, rows: Int[Tensor, " kept"]) -> "KeyValueCache":
-        return KeyValueCache(self.keys.index_select(0, rows), self.values.index_select(0, rows))
+    def select(self, rows: Int[Tensor, "*kept"]) -> "KeyValueCache":
+        return KeyValueCache(*(x.index_select(0, rows.flatten()) for x in self))
 
 
 class DecoderState(NamedTuple):
     """Where decoding stands: N rows, the B sentences they translate (N / B beams each), and what both have said.
 
-    What the layers remember is the choice of their attention: a tuple of tensors with ``select(rows)``, such as
-    ``KeyValueCache``.
+    What the layers remember is the choice of their attention: a value with ``select(rows)``, such as
+    ``KeyValueCache``; what they remember of the target is asked for the rows [B', beams] that go on.
     """
 
     past: tuple[Any, ...]
@@ -60,17 +60,19 @@ class DecoderState(NamedTuple):
     position: int
     """The number of target tokens read so far."""
 
+    beams: int = 1
+    """Rows of each sentence."""
+
     def select(self, rows: Int[Tensor, "sentences beams"]) -> "DecoderState":
         """The state of these rows (flat numbers of present rows, repeated or left out at will).
 
         Rows of one sentence stay together and sentences keep their order; a sentence all of whose rows are left out
         is dropped, so an unchanged number of sentences means unchanged sentences.
         """
-        past = tuple(remembered.select(rows.flatten()) for remembered in self.past)
+        past = tuple(remembered.select(rows) for remembered in self.past)
         num_sentences = self.mask.keys.size(0)
         if rows.size(0) == num_sentences:
-            return self._replace(past=past)
-        beams = self.past[0][0].size(0) // num_sentences
-        sentences = rows[:, 0] // beams
+            return self._replace(past=past, beams=rows.size(1))
+        sentences = rows[:, 0] // self.beams
         memory = tuple(known.select(sentences) for known in self.memory)
-        return DecoderState(past, memory, Mask(self.mask.keys.index_select(0, sentences)), self.position)
+        return DecoderState(past, memory, Mask(self.mask.keys.index_select(0, sentences)), self.position, rows.size(1))

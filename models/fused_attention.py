@@ -29,6 +29,8 @@ def scaled_dot_product_attention(
             )
         return y.to(q.dtype)
     num_queries, num_keys = q.size(-2), k.size(-2)
+    if mask.window is None and not (mask.causal and num_queries > 1) and briefly(q, k, dropout):
+        return attend_to_keys(q, k, v, mask, bias)
     if bias is None and num_queries == num_keys:
         if mask.window is not None and num_queries >= 4 * (block := max(mask.window, 64)):
             return attend_by_blocks(q, k, v, mask, block, dropout)
@@ -56,6 +58,43 @@ def attend(
     attn_mask = visible if bias is None else bias.masked_fill(~visible, -float("inf"))
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)
     return y * (~blind).to(y.dtype)  # masked_fill takes a CPU five times as long
+
+
+def briefly(q: Tensor, k: Tensor, dropout: float = 0.0) -> bool:
+    """Whether a CPU is quicker without its fused kernel: in decoding, where matrices are many and small."""
+    return q.is_cpu and not torch.is_grad_enabled() and not dropout and q.size(-2) * k.size(-2) <= 1 << 12
+
+
+def attend_briefly(
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch heads keys dim"],
+    v: Float[Tensor, "batch heads keys value"],
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None,
+) -> Float[Tensor, "batch heads queries value"]:
+    """The plain formula; ``bias``, -inf for keys that a query may not see, leaves each query one at least."""
+    scores = (q * q.size(-1) ** -0.5) @ k.mT
+    if bias is not None:
+        scores += bias
+    if scores.size(-1) >= 16:
+        return scores.softmax(-1) @ v
+    # torch's softmax of rows shorter than a vector register takes ten times as long, and so does the exponential
+    # where it comes near zero.
+    weights = (scores - scores.amax(-1, keepdim=True)).clamp_min_(-80.0).exp_()
+    return (weights @ v).div_(weights.sum(-1, keepdim=True))
+
+
+def attend_to_keys(
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch heads keys dim"],
+    v: Float[Tensor, "batch heads keys value"],
+    mask: Mask,
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None,
+) -> Float[Tensor, "batch heads queries value"]:
+    """Attention to the keys that are real, wherever they are; where there is none, zeros."""
+    if mask.keys is None:
+        return attend_briefly(q, k, v, bias)
+    y = attend_briefly(q, k, v, mask.bias if bias is None else bias + mask.bias)
+    return y if mask.sighted is None else y * mask.sighted
 
 
 def attend_by_blocks(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from models import attention, flex_attention, fused_attention
 from models.additive_attention import AdditiveAttention
 from models.attention import Attention, DotProductAttention
+from models.beam_attention import BeamAttention
 from models.config import ModelConfig
 from models.dropout import Dropout
 from models.linear_attention import EluAttention, Performer
@@ -26,11 +27,18 @@ ATTENTION_KERNELS = {
 }
 
 ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
-    "dot_product": lambda config: DotProductAttention(ATTENTION_KERNELS[config.attention_kernel]),
+    "dot_product": lambda config: dot_product_attention(config),
     "additive": lambda config: AdditiveAttention(config.num_heads, config.head_width),
     "performer": lambda config: Performer(config.head_width, config.random_features),
     "elu": lambda config: EluAttention(),
 }
+
+
+def dot_product_attention(config: ModelConfig) -> DotProductAttention:
+    """Decoding keeps a tree, but for the plain formula, its slow twin, and for windows, beyond which they forget."""
+    plain = config.attention_kernel == "plain" or config.attention_window
+    return (DotProductAttention if plain else BeamAttention)(ATTENTION_KERNELS[config.attention_kernel])
+
 
 RELATIVE_ATTENTIONS: dict[str, Callable[[ModelConfig], Attention]] = {
     "shaw": lambda config: ShawAttention(config.head_width, config.max_distance),

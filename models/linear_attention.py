@@ -59,8 +59,8 @@ class LinearState(NamedTuple):
         y, log_total = sums[..., :-1] / total, total.log() + top
         return y.reshape(*log_q.shape[:-1], -1), log_total.reshape(*log_q.shape[:-1], 1)
 
-    def select(self, rows: Int[Tensor, " kept"]) -> "LinearState":
-        return LinearState(*(x.index_select(0, rows) for x in self))
+    def select(self, rows: Int[Tensor, "*kept"]) -> "LinearState":
+        return LinearState(*(x.index_select(0, rows.flatten()) for x in self))
 
 
 class LinearAttention(Attention):

@@ -16,6 +16,7 @@ True means "may attend", everywhere in the project. Four queries over four keys:
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -56,6 +57,18 @@ class Mask:
                 near = near & (key <= query)
             visible = near[None, None] if visible is None else visible & near
         return visible
+
+    @cached_property
+    def bias(self) -> Float[Tensor, "batch 1 1 keys"]:
+        """What hides the keys that are not real when it is added to scores; nothing, where none is real."""
+        hidden = ~(self.keys | ~self.keys.any(-1, keepdim=True))
+        return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -float("inf"))[:, None, None]
+
+    @cached_property
+    def sighted(self) -> Float[Tensor, "batch 1 1 1"] | None:
+        """0 for sentences without a real key, else 1; None where every sentence has one. Waits for the device."""
+        sighted = self.keys.any(-1)
+        return None if sighted.all() else sighted.float()[:, None, None, None]
 
     def softmax(self, scores: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "batch heads queries keys"]:
         """Softmax over the visible keys; a row that sees no key is all zeros, and so is its gradient."""

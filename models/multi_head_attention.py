@@ -82,10 +82,10 @@ class SelfAttention(MultiHeadAttention):
         q, k, v = map(self.split, self.query_key_value(x).split(widths, dim=-1))
         return *self.positions.rotate(q, k, start), v
 
-    def start(self, x: Float[Tensor, "batch length width"]) -> Any:
+    def start(self, x: Float[Tensor, "batch length width"], ancestry: Any = None) -> Any:
         """The past of sequences that have not begun, as many as ``x`` has."""
         nothing = self.split(x[:, :0, : self.key_value_width])
-        return self.attend.remember(nothing, nothing, Mask())
+        return self.attend.start(nothing, nothing, ancestry)
 
     def weights(self, x: Float[Tensor, "batch length width"], mask: Mask) -> Float[Tensor, "batch heads length length"]:
         """The attention weights of ``forward`` on a whole sequence."""

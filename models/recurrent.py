@@ -29,8 +29,8 @@ class LSTMState(NamedTuple):
     hidden: Float[Tensor, "rows width"]
     cell: Float[Tensor, "rows width"]
 
-    def select(self, rows: Int[Tensor, " kept"]) -> "LSTMState":
-        return LSTMState(*(x.index_select(0, rows) for x in self))
+    def select(self, rows: Int[Tensor, "*kept"]) -> "LSTMState":
+        return LSTMState(*(x.index_select(0, rows.flatten()) for x in self))
 
 
 class LSTM(nn.LSTM):

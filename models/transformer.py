@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from models.beam_attention import Ancestry
 from models.cache import DecoderState
 from models.config import ModelConfig
 from models.encoder_decoder import EncoderDecoder, Memory
@@ -33,7 +34,8 @@ class Transformer(EncoderDecoder):
 
     def start(self, memory: Memory) -> DecoderState:
         mask = Mask(memory.keys)
-        past = tuple(layer.self_attention.start(memory.states) for layer in self.decoder)
+        ancestry = Ancestry.nothing(memory.states)
+        past = tuple(layer.self_attention.start(memory.states, ancestry) for layer in self.decoder)
         known = tuple(layer.cross_attention.read(memory.states, mask) for layer in self.decoder)
         return DecoderState(past, known, mask, position=0)
 

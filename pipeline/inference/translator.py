@@ -104,8 +104,10 @@ class Translator:
         rows = self._encode(sentences, search.max_source_tokens, first_row)
         # Longest first: a batch that is too much for the memory is met at once.
         distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
-        hypotheses = self.engine.search([Source(ids) for ids in distinct], search, num_hypotheses)
-        found = dict(zip(distinct, map(self._read, hypotheses), strict=True))
+        # Different pieces may spell the same text, so of a list the engine is asked for all it can give.
+        wanted = search.beam_size if num_hypotheses > 1 else 1
+        hypotheses = self.engine.search([Source(ids) for ids in distinct], search, wanted)
+        found = dict(zip(distinct, self._read(hypotheses, num_hypotheses), strict=True))
         between = blank(self.languages[1])
         return [_join([found[ids] for ids in row], between) for row in rows]
 
@@ -132,13 +134,19 @@ class Translator:
             rows.append([tuple(part) for part in parts if part])
         return rows
 
-    def _read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
-        texts = self.tokenizers.target.decode([hypothesis.ids for hypothesis in hypotheses])
-        # A model that spells in bytes may spell the end of a line; its translation is one line all the same.
-        return [
-            Translation(" ".join(text.splitlines()), hypothesis.score, hypothesis.finished)
-            for text, hypothesis in zip(texts, hypotheses, strict=True)
-        ]
+    def _read(self, found: list[list[Hypothesis]], num_hypotheses: int) -> list[list[Translation]]:
+        """Hypotheses as text, each text once."""
+        ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
+        texts = iter(self.tokenizers.target.decode(ids))
+        rows = []
+        for hypotheses in found:
+            distinct: dict[str, Translation] = {}
+            for hypothesis in hypotheses:
+                # A model that spells in bytes may spell the end of a line; its translation is one line all the same.
+                text = " ".join(next(texts).splitlines())
+                distinct.setdefault(text, Translation(text, hypothesis.score, hypothesis.finished))
+            rows.append(list(distinct.values())[:num_hypotheses])
+        return rows
 
 
 def _join(parts: list[list[Translation]], between: str) -> list[Translation]:

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from models.attention_maps import attention_maps
 from models.config import ModelConfig
+from models.length import LENGTH_NORMALISATIONS
 from models.multi_head_attention import CrossAttention
 from models.recurrent import LSTM, BidirectionalLSTM, RecurrentModel, reversed_order, summary
 from models.search import beam_search, score_targets
@@ -132,10 +133,10 @@ def test_a_beam_search_equals_one_that_reads_the_whole_prefix_at_every_step(mode
     torch.manual_seed(5)
     lengths = torch.arange(12) % 9 + 1
     source = torch.randint(4, V, (12, 9)).masked_fill(torch.arange(9) >= lengths[:, None], PAD)
-    allowed = {"eos_id": EOS, "forbidden_ids": (PAD, BOS), "length_penalty": 0.6}
+    allowed = {"forbidden_ids": (PAD, BOS), "length": LENGTH_NORMALISATIONS["average"](0.6)}
 
     def search(step, state):
-        return beam_search(step, state, 2 * lengths + 1, beam_size=4, bos_id=BOS, **allowed)
+        return beam_search(step, state, 2 * lengths + 1, beam_size=4, bos_id=BOS, eos_id=EOS, **allowed)
 
     def reread(ids, state):
         state = state._replace(target=torch.cat([state.target, ids], 1))
