@@ -107,7 +107,7 @@ class Translator:
         # Different pieces may spell the same text, so of a list the engine is asked for all it can give.
         wanted = search.beam_size if num_hypotheses > 1 else 1
         hypotheses = self.engine.search([Source(ids) for ids in distinct], search, wanted)
-        found = dict(zip(distinct, self._read(hypotheses, num_hypotheses), strict=True))
+        found = dict(zip(distinct, self.read(hypotheses, num_hypotheses), strict=True))
         between = blank(self.languages[1])
         return [_join([found[ids] for ids in row], between) for row in rows]
 
@@ -134,7 +134,7 @@ class Translator:
             rows.append([tuple(part) for part in parts if part])
         return rows
 
-    def _read(self, found: list[list[Hypothesis]], num_hypotheses: int) -> list[list[Translation]]:
+    def read(self, found: list[list[Hypothesis]], num_hypotheses: int) -> list[list[Translation]]:
         """Hypotheses as text, each text once."""
         ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
         texts = iter(self.tokenizers.target.decode(ids))
