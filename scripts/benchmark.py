@@ -1,10 +1,13 @@
 """python scripts/benchmark.py train|accuracy --config configs/X.yaml [--shapes tiny base big]
 
+python scripts/benchmark.py decode --model runs/X --source F [--reference F] [--engines ours-int8 huggingface]
+
 python scripts/benchmark.py attention|saturation [--report X.csv] [--plot X.png]
 """
 
-from pipeline.benchmarks.commands import accuracy, attention, saturation, train
+from pipeline.benchmarks.commands import accuracy, attention, decode, saturation, train
 from pipeline.cli import main
 
 if __name__ == "__main__":
-    main({"train": train, "accuracy": accuracy, "attention": attention, "saturation": saturation})
+    commands = (train, accuracy, decode, attention, saturation)
+    main({command.__name__: command for command in commands})

@@ -3,6 +3,8 @@ answer to a wrong option."""
 
 # ruff: noqa: B006 (a default here is what --help shows)
 
+from importlib.util import find_spec
+
 from jsonargparse.typing import PositiveInt
 
 from models.config import ModelConfig
@@ -12,6 +14,11 @@ from pipeline.config import Configuration, require
 
 MECHANISMS = ["recurrent", "convolutional", "plain", "fused", "window", "performer", "elu"]
 """The keys of ``growth.MECHANISMS``, which imports torch."""
+
+ENGINES = ["ours-32", "ours-bf16", "ours-int8", "huggingface", "ctranslate2-float32", "ctranslate2-int8"]
+"""What ``decode`` can measure; a part after the hyphen is the type of products."""
+
+PACKAGES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}
 
 
 def train(
@@ -94,3 +101,45 @@ def saturation(report: str = "", plot: str = ""):
     from pipeline.benchmarks import saturation
 
     saturation.demonstrate(report, plot)
+
+
+def decode(
+    model: list[str],
+    source: str,
+    reference: str = "",
+    beam_size: PositiveInt = 5,
+    engines: list[str] = ENGINES,
+    rounds: PositiveInt = 3,
+    batch_one_sentences: PositiveInt = 100,
+    report: str = "",
+):
+    """Sentences per second of translating, by our engine and by those of others; all take turns.
+
+    CTranslate2 is measured with one worker of all threads, with a worker for each thread, and with our batches. How
+    many threads there are is torch's choice, or OMP_NUM_THREADS.
+
+    Args:
+        model: run folders, model folders or checkpoints
+        source: file of sentences, one a line
+        reference: their translations by people, for BLEU
+        beam_size: in place of the models' own; 1 is greedy search
+        engines: ours-32, ours-bf16, ours-int8, huggingface, ctranslate2-float32, ctranslate2-int8; on a GPU only
+            ours-bf16 and huggingface (in bf16) are measured
+        rounds: turns of each engine; medians are reported
+        batch_one_sentences: so many of the first are translated one by one as well
+        report: file for the rows, .csv or .json
+    """
+    require(len(engines) > 0, f"--engines: name at least one of {', '.join(ENGINES)}")
+    for name in engines:
+        require(name in ENGINES, f"--engines {name}: choose among {', '.join(ENGINES)}")
+        package = PACKAGES.get(name.split("-")[0])
+        require(
+            package is None or find_spec(package) is not None,
+            f"--engines {name} needs {package}: pip install 'dragoman[export]'",
+        )
+    require_name("report", report)
+    from pipeline.benchmarks import decoding
+
+    rows, signature = decoding.decoding(model, source, reference, beam_size, engines, rounds, batch_one_sentences)
+    publish(rows, f"translating with beam_size={beam_size}" + (f", BLEU {signature}" if signature else ""), report)
+    print(decoding.LIMITS)

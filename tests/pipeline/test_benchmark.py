@@ -16,10 +16,11 @@ from pipeline.benchmarks import commands
 from pipeline.benchmarks.baselines import BASELINES
 from pipeline.benchmarks.report import cell, publish
 from pipeline.benchmarks.throughput import training_flops
+from pipeline.checkpoint import build_model, save_model
 from pipeline.cli import main
-from pipeline.config import Configuration
+from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.batching import collate
-from pipeline.data.tokenizer import PAD_ID
+from pipeline.data.tokenizer import PAD_ID, train_tokenizers
 
 CONFIG = ModelConfig(
     encoder_layers=3, decoder_layers=2, d_model=16, d_ff=40, num_heads=2, dropout=0.0, attention_kernel="plain"
@@ -103,3 +104,62 @@ def test_help_tells_what_each_command_is_for(monkeypatch, capsys):
 def test_a_table_shows_numbers_as_people_read_them():
     values = (28.8, 7358.4, 0.0432, 1.5e-7, 12, "")
     assert [cell(value) for value in values] == ["28.80", "7,358", "0.0432", "1.5e-07", "12", ""]
+
+
+TEXT = "the cat sat on a mat while two old trees of that garden were seen in some café by her".split()
+SENTENCES = ["the cat sat", "two old trees of that garden", "a mat", "seen by her in some café"]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A model folder, and a file of sentences."""
+    tokenizers = train_tokenizers(SENTENCES, [" ".join(TEXT)], TokenizerConfig(vocab_size=60))
+    search = SearchConfig(max_length_ratio=0.0, max_length_extra=9, max_source_tokens=40)
+    configuration = Configuration(model=replace(CONFIG, d_model=32, num_heads=4), search=search)
+    torch.manual_seed(1)
+    model = build_model(configuration, tokenizers).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 2.0  # the larger its weights, the stronger its opinions
+    save_model(tmp_path / "model", model, tokenizers, configuration, {})
+    (tmp_path / "sentences").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
+    return str(tmp_path / "model"), str(tmp_path / "sentences")
+
+
+def test_engines_race_on_the_same_sentences_and_in_32_bits_say_the_same(trained, tmp_path, capsys):
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("transformers")
+    (model, file), report = trained, tmp_path / "r.json"
+    engines = ["ours-bf16", "ours-32", "huggingface", "ctranslate2-float32"]
+    commands.decode([model], file, file, 1, engines, rounds=1, batch_one_sentences=2, report=str(report))
+    written = json.loads(report.read_text("utf-8"))
+    assert "BLEU nrefs:1|" in written["title"]
+    rows = written["rows"]
+    assert all(row["engine"] in ("ours-bf16", *engines, "ctranslate2-float32, our batches") for row in rows)
+    assert [row["engine"] for row in rows] == sorted(row["engine"] for row in rows)
+    for row in rows:
+        speeds = [value for name, value in row.items() if name.endswith("per_second")]
+        assert len(speeds) == 4 and min(speeds) > 0
+        assert row["search_only_sentences_per_second"] > row["sentences_per_second"]
+        assert row["equal_lines"] == len(SENTENCES) or row["engine"] == "ours-bf16"
+    fastest = max(row["times_ctranslate2-float32"] for row in rows if row["engine"] == "ctranslate2-float32")
+    assert fastest == 1 and {row["times_huggingface"] for row in rows if row["engine"] == "huggingface"} == {1}
+    assert "of the file's longest in ctranslate2" in capsys.readouterr().out
+
+
+def test_a_race_that_cannot_be_run_is_refused_before_it_begins(trained, monkeypatch):
+    model, file = trained
+    with pytest.raises(ValueError, match=r"--engines marian: choose among ours-32, .*, ctranslate2-int8"):
+        commands.decode([model], file, engines=["marian"])
+    with pytest.raises(ValueError, match=r"--engines: name at least one of ours-32, "):
+        commands.decode([model], file, engines=[])
+    with open(file, "a", encoding="utf-8") as more:
+        print("cat " * 50, file=more)
+    with pytest.raises(ValueError, match=r"sentences, line 5: \d+ tokens are more than search.max_source_tokens=40: l"):
+        commands.decode([model], file, engines=["ours-32", "ours-bf16"])
+    open(file, "w").close()
+    with pytest.raises(ValueError, match=r"sentences has no sentences"):
+        commands.decode([model], file, engines=["ours-32", "ours-bf16"])
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"--engines huggingface needs transformers: pip install 'dragoman\[export\]'"):
+        commands.decode([model], file, engines=["huggingface"])
