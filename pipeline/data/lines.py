@@ -18,7 +18,7 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
     U+2028, form feeds and lone carriage returns are text; a byte order mark at a line's start is not.
 
     Raises:
-        ValueError: bytes that are not in the encoding, a broken gzip file, an unknown encoding.
+        ValueError: wrong bytes for the encoding, a broken gzip file, an unknown encoding, a closed standard input.
         OSError: the file cannot be read.
     """
     number, name = 0, "the standard input" if str(path) == "-" else path
@@ -40,10 +40,17 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
 @contextlib.contextmanager
 def _open(path: str | Path) -> Iterator[BinaryIO]:
     with contextlib.ExitStack() as stack:
-        file = sys.stdin.buffer if str(path) == "-" else stack.enter_context(open(path, "rb"))
+        file = _standard_input() if str(path) == "-" else stack.enter_context(open(path, "rb"))
         if str(path).endswith(".gz") or file.peek(2)[:2] == GZIP:
             file = stack.enter_context(gzip.open(file))
         yield file
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise ValueError("the standard input is closed: give it something to read, or name a file")
+    # Python takes a lock of sys.stdin's when it ends, which whoever waits for a line in a thread still has.
+    return sys.stdin.detach()
 
 
 def _split(file: BinaryIO, encoding: str) -> Iterator[bytes | str]:
