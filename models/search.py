@@ -22,6 +22,7 @@ from torch import Tensor
 
 from models.length import LengthNormalisation
 from models.rules import IMPOSSIBLE, Rule, repetition_penalty
+from models.terms import Progress, choose_each
 
 UNNORMALISED = LengthNormalisation(0.0)
 
@@ -62,6 +63,7 @@ def beam_search(
     length: LengthNormalisation = UNNORMALISED,
     repetition: float = 1.0,
     rules: Sequence[Rule] = (),
+    terms: Sequence[Sequence[Sequence[int]]] = (),
     bonus: Callable[[S], Float[Tensor, " rows"]] | None = None,
     groups: int = 1,
     diversity: float = 0.0,
@@ -83,6 +85,8 @@ def beam_search(
         length: what makes hypotheses of different lengths comparable, and the bound of what a living one may reach.
         repetition: see ``models.rules.repetition_penalty``.
         rules: restrictions of what may follow what.
+        terms: what must occur in each sentence's translation (``models.terms``), whose beam is wider by as many
+            hypotheses as its terms have tokens, so that they do not take the place of others. Not with groups.
         bonus: adds to the score of what finishes from each row of a state, 0 at most (``models.coverage``).
         groups: the beam's hypotheses are kept in so many groups, each of ``beam_size / groups``.
         diversity: a token costs a group so much for each hypothesis of an earlier group that takes it at the same
@@ -97,6 +101,8 @@ def beam_search(
     if beam_size % groups:
         raise ValueError(f"groups={groups} must divide beam_size={beam_size}")
     longest = _longest(max_lengths)
+    progress = [[Progress.start(each)] for each in terms]  # of every hypothesis of every running sentence
+    beam_sizes = [beam_size + each.need for [each] in progress]
     alive = torch.arange(len(max_lengths), device=max_lengths.device)  # sentences still running, B of them
     forbidden = alive.new_tensor(forbidden_ids)
     tokens = alive.new_full((len(alive), 1), bos_id)
@@ -115,7 +121,12 @@ def beam_search(
         log_probs = _log_probs(logits, forbidden, so_far, repetition)
         for rule in rules:
             rule(log_probs, so_far, alive.repeat_interleave(beams))
-        ending, living = _continuations(totals, log_probs, eos_id, beam_size, groups, diversity)
+        if terms:
+            options = {"eos_id": eos_id, "beam_sizes": beam_sizes, "rooms": (limits - position).tolist()}
+            *chosen, progress = choose_each(progress, totals, log_probs.view(*totals.shape, -1), **options)
+            ending, living = (Candidates(*rows) for rows in chosen)
+        else:
+            ending, living = _continuations(totals, log_probs, eos_id, beam_size, groups, diversity)
 
         # Histories are filled up with end of sentence, so an ending one's ids are its parent's.
         scores = length.worth(ending.totals, position)
@@ -139,6 +150,8 @@ def beam_search(
             alive, running, tokens, totals, histories, rows = (
                 x[going] for x in (alive, running, tokens, totals, histories, rows)
             )
+            if terms:
+                progress, beam_sizes = ([x[i] for i in going.tolist()] for x in (progress, beam_sizes))
         state = state.select(rows)
     return _hypotheses(finished, unfinished, num_hypotheses, eos_id)
 

@@ -354,13 +354,21 @@ class SearchConfig:
     (Keskar et al., 2019); 1 is neutral."""
 
     banned: list[str] = field(default_factory=list)
-    """Words or phrases that no translation may contain."""
+    """Words or phrases that no translation may contain; nor, for a search works with pieces, words that are spelled
+    as one of them and more."""
 
     minimum_bayes_risk: Literal["none", "chrf", "bleu"] = "none"
     """Returns, of ``candidates`` hypotheses, the one most like all others by this metric (Eikema and Aziz, 2022)."""
 
     candidates: int = 16
     """``minimum_bayes_risk``: among so many samples; a beam search gives at most ``beam_size``."""
+
+    ensemble: Literal["probability", "log_probability"] = "probability"
+    """Several models translate as one by the mean of their probabilities, or of their log-probabilities: what one
+    model thinks possible stays possible, or all must consent."""
+
+    ensemble_weights: list[float] = field(default_factory=list)
+    """How much each model of an ensemble counts, in any unit; equally, where nothing is said."""
 
     max_source_tokens: int = 256
     """A longer sentence is translated in pieces, with a warning."""
@@ -371,6 +379,10 @@ class SearchConfig:
     def __post_init__(self):
         for name in ("beam_size", "max_source_tokens", "tokens_per_batch", "diverse_groups", "candidates"):
             require(getattr(self, name) >= 1, f"search.{name}={getattr(self, name)} must be at least 1")
+        require(
+            all(phrase.strip() for phrase in self.banned),
+            f"search.banned={self.banned} has a phrase without a word: leave it out",
+        )
         for name in (
             "max_length_ratio",
             "max_length_extra",
@@ -383,6 +395,11 @@ class SearchConfig:
             require(getattr(self, name) >= 0, f"search.{name}={getattr(self, name)} must be 0 or more")
         for name in ("temperature", "repetition_penalty"):
             require(getattr(self, name) > 0, f"search.{name}={getattr(self, name)} must be more than 0")
+        require(
+            all(weight > 0 for weight in self.ensemble_weights),
+            f"search.ensemble_weights={self.ensemble_weights} must be more than 0: leave out a model that does not "
+            "count",
+        )
         require(0 < self.top_p <= 1, f"search.top_p={self.top_p} must be more than 0 and at most 1")
         require(
             self.beam_size % self.diverse_groups == 0,

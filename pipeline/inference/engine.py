@@ -1,9 +1,12 @@
 """Ids in, ids out: what a translator needs of an engine, and our own one, which searches with a model in torch."""
 
+import copy
 import ctypes
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -12,12 +15,16 @@ import torch
 from torch import Tensor
 
 from models.cache import DecoderState
-from models.encoder_decoder import EncoderDecoder
+from models.coverage import Coverage, attention_to_source, coverage
+from models.encoder_decoder import EncoderDecoder, Memory
+from models.ensemble import Ensemble, EnsembleState
 from models.length import LENGTH_NORMALISATIONS
 from models.quantisation import LINEAR_MAPS, with_linear_maps
-from models.rules import ForcedPrefix, MinLength, NoRepeatNgram, Rule
+from models.rules import BannedPhrases, ForcedPrefix, MinLength, NoRepeatNgram, Rule
+from models.sampling import sample
 from models.search import Hypothesis, beam_search
-from pipeline.config import SearchConfig
+from models.terms import Progress
+from pipeline.config import SearchConfig, require, require_positions
 from pipeline.data.batching import pad_sources
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
@@ -27,6 +34,10 @@ FORBIDDEN_IDS = (PAD_ID, UNK_ID, BOS_ID)
 
 CHECK_EVERY = 4
 """Lengths between two looks at what is done: on a GPU the host then runs ahead, and a few finished rows stay longer."""
+
+
+NOTHING_FOUND = Hypothesis([], float("-inf"), False)
+"""Where rules leave nothing that could be said."""
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -52,10 +63,15 @@ class Engine(Protocol):
         """:raises ValueError: these settings ask for something that the engine or its model cannot do."""
 
     def search(
-        self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int = 1
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        num_hypotheses: int = 1,
+        banned: Sequence[Sequence[int]] = (),
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of every source, best first: one to ``num_hypotheses`` of them. The engine makes its own
-        batches, for which ``sources`` come longest first."""
+        batches, for which ``sources`` come longest first. No hypothesis contains one of ``banned``, which is
+        ``search.banned`` in pieces; an engine that refuses the setting is never given any."""
 
 
 class TorchEngine:
@@ -64,14 +80,28 @@ class TorchEngine:
     def __init__(self, model: EncoderDecoder, precision: str = "32", workers: int = 0):
         """
         Args:
-            precision: ``32`` (as the model is), ``bf16``, or, on a CPU, ``int8``: of the products of matrices there.
+            precision: ``32`` (as the model is), ``bf16``, or, on a CPU, ``int8``: of the products of matrices there, on
+                a GPU of everything. ``auto`` is ``bf16`` on a GPU that has it, and else ``32``.
             workers: batches translated at the same time on a CPU; 0 is one for each of its threads.
+
+        Raises:
+            ValueError: ``int8`` on a GPU.
         """
+        device = next(model.parameters()).device
+        if precision == "auto":
+            precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "32"
+        require(
+            precision != "int8" or device.type == "cpu",
+            "precision=int8 is for a CPU only: choose bf16 or 32 on a GPU, or device=cpu",
+        )
         self.model, self.project = model, model.project
-        if precision != "32":
+        if precision == "bf16" and device.type == "cuda":
+            self.model = copy.deepcopy(model).bfloat16()
+            self.project = self.model.project
+        elif precision != "32":
             self.model = with_linear_maps(model, precision)
             self.project = LINEAR_MAPS[precision](model.output_weight)
-        self.workers = workers or (torch.get_num_threads() if self.device.type == "cpu" else 1)
+        self.workers = workers or (torch.get_num_threads() if device.type == "cpu" else 1)
         keep_freed_memory()
 
     @property
@@ -79,53 +109,195 @@ class TorchEngine:
         return next(self.model.parameters()).device
 
     def require(self, search: SearchConfig) -> None:
-        search.require_room(self.model.config)
+        _require([self], search)
 
     def search(
-        self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int = 1
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        num_hypotheses: int = 1,
+        banned: Sequence[Sequence[int]] = (),
     ) -> list[list[Hypothesis]]:
-        batches = list(token_budget_batches(sources, search.tokens_per_batch))
-        find = partial(self._search_batch, search=search, num_hypotheses=num_hypotheses)
-        if self.workers == 1 or len(batches) < 2:
+        return _search([self], sources, search, num_hypotheses, banned)
+
+    def start(self, memory: Memory) -> DecoderState:
+        return self.model.start(memory)
+
+    def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        hidden, state = self.model.advance(ids, state)
+        return self.project(hidden[:, -1]), state
+
+
+class EnsembleEngine:
+    """Several models with the same tokenizers, which translate as one (``models.ensemble``)."""
+
+    def __init__(self, engines: Sequence[TorchEngine]):
+        self.engines = engines
+
+    def require(self, search: SearchConfig) -> None:
+        _require(self.engines, search)
+
+    def search(
+        self,
+        sources: Sequence[Source],
+        search: SearchConfig,
+        num_hypotheses: int = 1,
+        banned: Sequence[Sequence[int]] = (),
+    ) -> list[list[Hypothesis]]:
+        return _search(self.engines, sources, search, num_hypotheses, banned)
+
+
+def _require(engines: Sequence[TorchEngine], search: SearchConfig) -> None:
+    """:raises ValueError: these settings contradict each other or ask for what one of the models cannot do."""
+    weights = search.ensemble_weights
+    require(
+        len(weights) in (0, len(engines)),
+        f"search.ensemble_weights={weights} must be as many as the models, which are {len(engines)}: give one for "
+        "each, or none",
+    )
+    if search.method == "sampling":
+        for name, neutral in (("coverage_penalty", 0), ("diverse_groups", 1)):
+            require(
+                getattr(search, name) == neutral,
+                f"search.{name}={getattr(search, name)} chooses among the hypotheses of a beam, of which "
+                f"search.method=sampling has none: set it to {neutral}",
+            )
+    for engine in engines:
+        search.require_room(engine.model.config)
+        if search.coverage_penalty:
+            attention_to_source(engine.model)
+
+
+def _require_possible(engines: Sequence[TorchEngine], sources: Sequence[Source], search: SearchConfig) -> None:
+    """:raises ValueError: what a source's translation is asked to contain cannot be written, or not like this."""
+    terms = any(source.terms for source in sources)
+    require(not terms or search.method == "beam", "terms are met by a beam search: set search.method=beam")
+    require(
+        not terms or search.diverse_groups == 1,
+        f"terms and search.diverse_groups={search.diverse_groups} both divide the beam: set search.diverse_groups=1",
+    )
+    for source in sources:
+        for name, ids in (("prefix", source.prefix), *(("term", term) for term in source.terms)):
+            require(
+                not set(ids) & {*FORBIDDEN_IDS, EOS_ID},
+                f"the {name} of tokens {list(ids)} has a character that the vocabulary lacks: leave it out",
+            )
+        if source.prefix or source.terms:
+            for engine in engines:
+                require_positions(engine.model.config, _max_length(source, search), "a prefix or terms")
+
+
+def _max_length(source: Source, search: SearchConfig) -> int:
+    """What is asked for always has room, with the end of sentence."""
+    asked = len(source.prefix) + Progress.start(source.terms).need
+    return max(search.max_length(len(source.ids)), asked + 1)
+
+
+def _search(
+    engines: Sequence[TorchEngine],
+    sources: Sequence[Source],
+    search: SearchConfig,
+    num_hypotheses: int,
+    banned: Sequence[Sequence[int]],
+) -> list[list[Hypothesis]]:
+    _require_possible(engines, sources, search)
+    batches = list(token_budget_batches(sources, search.tokens_per_batch))
+    workers = engines[0].workers
+    with ExitStack() as listening:
+        decoders = engines
+        if search.coverage_penalty:
+            decoders = [
+                listening.enter_context(coverage(engine.model, engine.step, search.coverage_penalty))
+                for engine in engines
+            ]
+        find = partial(_search_batch, decoders, search=search, num_hypotheses=num_hypotheses, banned=banned)
+        if workers == 1 or len(batches) < 2:
             return list(chain.from_iterable(map(find, batches)))
         # One thread of a worker's own wins over several that share each small product.
         threads = torch.get_num_threads()
-        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             found = list(chain.from_iterable(pool.map(find, batches)))
         torch.set_num_threads(threads)  # what threads to come begin with
         return found
 
-    @torch.inference_mode()
-    def _search_batch(
-        self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int
-    ) -> list[list[Hypothesis]]:
-        ids = [source.ids for source in sources]
-        memory = self.model.encode(pad_sources(ids).to(self.device))
-        return beam_search(
-            self._step,
-            self.model.start(memory),
-            torch.tensor([search.max_length(len(each)) for each in ids], device=self.device),
-            beam_size=search.beam_size,
-            bos_id=BOS_ID,
-            eos_id=EOS_ID,
-            forbidden_ids=FORBIDDEN_IDS,
-            length=LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
-            rules=self._rules(search, sources),
-            num_hypotheses=num_hypotheses,
-            check_every=1 if self.device.type == "cpu" else CHECK_EVERY,
+
+@torch.inference_mode()
+def _search_batch(
+    decoders: Sequence[TorchEngine] | Sequence[Coverage],
+    sources: Sequence[Source],
+    search: SearchConfig,
+    num_hypotheses: int,
+    banned: Sequence[Sequence[int]],
+) -> list[list[Hypothesis]]:
+    device = decoders[0].device
+    padded = pad_sources([source.ids for source in sources]).to(device)
+    states = [decoder.start(decoder.model.encode(padded)) for decoder in decoders]
+    bonus = decoders[0].bonus if search.coverage_penalty else None
+    if len(decoders) == 1:
+        step, [state] = decoders[0].step, states
+    else:
+        step = Ensemble([each.step for each in decoders], FORBIDDEN_IDS, search.ensemble, search.ensemble_weights).step
+        state = EnsembleState(tuple(states))
+        if search.coverage_penalty:
+            bonus = partial(_mean_bonus, decoders)
+    limits = torch.tensor([_max_length(source, search) for source in sources], device=device)
+    options = {
+        "num_hypotheses": num_hypotheses,
+        "bos_id": BOS_ID,
+        "eos_id": EOS_ID,
+        "forbidden_ids": FORBIDDEN_IDS,
+        "length": LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
+        "repetition": search.repetition_penalty,
+        "rules": _rules(search, sources, banned, device),
+    }
+    if search.method == "sampling":
+        found = sample(
+            step,
+            state,
+            limits,
+            seeds=[_seed(search.seed, source.ids) for source in sources],
+            temperature=search.temperature,
+            top_k=search.top_k,
+            top_p=search.top_p,
+            **options,
         )
+    else:
+        found = beam_search(
+            step,
+            state,
+            limits,
+            beam_size=search.beam_size,
+            terms=[source.terms for source in sources] if any(source.terms for source in sources) else (),
+            bonus=bonus,
+            groups=search.diverse_groups,
+            diversity=search.diversity_penalty,
+            check_every=1 if device.type == "cpu" else CHECK_EVERY,
+            **options,
+        )
+    return [hypotheses or [NOTHING_FOUND] for hypotheses in found]
 
-    def _step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        hidden, state = self.model.advance(ids, state)
-        return self.project(hidden[:, -1]), state
 
-    def _rules(self, search: SearchConfig, sources: Sequence[Source]) -> list[Rule]:
-        rules: list[Rule] = [MinLength(search.min_length, EOS_ID)] if search.min_length else []
-        if search.no_repeat_ngram:
-            rules.append(NoRepeatNgram(search.no_repeat_ngram))
-        if any(source.prefix for source in sources):
-            return [ForcedPrefix([source.prefix for source in sources], rules, self.device)]
-        return rules
+def _mean_bonus(decoders: Sequence[Coverage], state: EnsembleState) -> Tensor:
+    return sum(each.bonus(part) for each, part in zip(decoders, state.states, strict=True)) / len(decoders)
+
+
+def _rules(
+    search: SearchConfig, sources: Sequence[Source], banned: Sequence[Sequence[int]], device: torch.device
+) -> list[Rule]:
+    rules: list[Rule] = [MinLength(search.min_length, EOS_ID)] if search.min_length else []
+    if search.no_repeat_ngram:
+        rules.append(NoRepeatNgram(search.no_repeat_ngram))
+    if banned:
+        rules.append(BannedPhrases(banned, device))
+    if any(source.prefix for source in sources):
+        return [ForcedPrefix([source.prefix for source in sources], rules, device)]
+    return rules
+
+
+def _seed(seed: int, ids: Sequence[int]) -> int:
+    """Below 2**63, and the same in every process."""
+    digest = hashlib.blake2b(repr((seed, *ids)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def token_budget_batches(sources: Sequence[Source], budget: int) -> Iterator[Sequence[Source]]:

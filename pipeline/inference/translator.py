@@ -5,6 +5,7 @@ order. Sentences are sorted by length into batches under a token budget, and equ
 """
 
 import itertools
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import NamedTuple
 import torch
 
 from models.search import Hypothesis
-from pipeline.checkpoint import load_model
+from pipeline.checkpoint import fingerprint, load_model
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import Tokenizers
-from pipeline.inference.engine import Engine, Source, TorchEngine, default_device
+from pipeline.inference.banned import pattern, spellings
+from pipeline.inference.engine import Engine, EnsembleEngine, Source, TorchEngine, default_device
+from pipeline.inference.risk import choose
 from pipeline.inference.segmentation import blank, split
 
 
@@ -43,14 +46,33 @@ class Translator:
         self.languages = configuration.corpora.source_language, configuration.corpora.target_language
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device | None = None) -> "Translator":
+    def load(
+        cls,
+        paths: str | Path | Sequence[str | Path],
+        device: str | torch.device | None = None,
+        precision: str = "auto",
+    ) -> "Translator":
         """The model of a run folder, a model folder or a ``.ckpt``; on a GPU where there is one, unless told where.
 
+        Several models translate as one (``search.ensemble``), with the settings of the first. ``precision`` is as of
+        ``TorchEngine``.
+
         Raises:
-            ValueError, OSError: as ``pipeline.checkpoint.load_model``.
+            ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers.
         """
-        model, tokenizers, configuration, _ = load_model(path)
-        return cls(TorchEngine(model.to(device or default_device())), tokenizers, configuration)
+        paths = [paths] if isinstance(paths, str | Path) else paths
+        require(len(paths) > 0, "there is no model: name at least one")
+        loaded = [load_model(path) for path in paths]
+        first = loaded[0]
+        for path, other in zip(paths, loaded, strict=True):
+            require(
+                fingerprint(other.tokenizers) == fingerprint(first.tokenizers),
+                f"{paths[0]} and {path} have different tokenizers and cannot translate as one: train them on the same "
+                "prepared data",
+            )
+        engines = [TorchEngine(each.model.to(device or default_device()), precision) for each in loaded]
+        engine = engines[0] if len(engines) == 1 else EnsembleEngine(engines)
+        return cls(engine, first.tokenizers, first.configuration)
 
     def translate(self, sentences: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """The best translation of each sentence; ``search`` takes the place of the model's own settings.
@@ -98,17 +120,22 @@ class Translator:
         search = search or self.search
         self.engine.require(search)
         require(
-            1 <= num_hypotheses <= search.beam_size,
+            num_hypotheses >= 1 and (search.method == "sampling" or num_hypotheses <= search.beam_size),
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
         )
         rows = self._encode(sentences, search.max_source_tokens, first_row)
         # Longest first: a batch that is too much for the memory is met at once.
         distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
-        # Different pieces may spell the same text, so of a list the engine is asked for all it can give.
-        wanted = search.beam_size if num_hypotheses > 1 else 1
-        hypotheses = self.engine.search([Source(ids) for ids in distinct], search, wanted)
-        found = dict(zip(distinct, self.read(hypotheses, num_hypotheses), strict=True))
         between = blank(self.languages[1])
+        phrases = [normalise(phrase, self.unicode_form) for phrase in search.banned]
+        banned = {"banned": spellings(phrases, self.tokenizers.target, spaced=between != "")} if phrases else {}
+        wanted = _candidates(search, num_hypotheses)
+        hypotheses = self.engine.search([Source(ids) for ids in distinct], search, wanted, **banned)
+        refused = pattern(phrases, spaced=between != "") if phrases else None
+        found = {
+            ids: _distinct(_best_first(texts, search, refused, self.languages[1]))[:num_hypotheses]
+            for ids, texts in zip(distinct, self._texts(hypotheses), strict=True)
+        }
         return [_join([found[ids] for ids in row], between) for row in rows]
 
     def _encode(self, sentences: Sequence[str], max_tokens: int, first_row: int) -> list[list[tuple[int, ...]]]:
@@ -136,17 +163,42 @@ class Translator:
 
     def read(self, found: list[list[Hypothesis]], num_hypotheses: int) -> list[list[Translation]]:
         """Hypotheses as text, each text once."""
+        return [_distinct(texts)[:num_hypotheses] for texts in self._texts(found)]
+
+    def _texts(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
         ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
-        texts = iter(self.tokenizers.target.decode(ids))
-        rows = []
-        for hypotheses in found:
-            distinct: dict[str, Translation] = {}
-            for hypothesis in hypotheses:
-                # A model that spells in bytes may spell the end of a line; its translation is one line all the same.
-                text = " ".join(next(texts).splitlines())
-                distinct.setdefault(text, Translation(text, hypothesis.score, hypothesis.finished))
-            rows.append(list(distinct.values())[:num_hypotheses])
-        return rows
+        # A model that spells in bytes may spell the end of a line; its translation is one line all the same.
+        texts = iter([" ".join(text.splitlines()) for text in self.tokenizers.target.decode(ids)])
+        return [[Translation(next(texts), score, finished) for _, score, finished in each] for each in found]
+
+
+def _candidates(search: SearchConfig, num_hypotheses: int) -> int:
+    """How many hypotheses an engine is asked for, when so many translations are wanted."""
+    of_least_risk = search.minimum_bayes_risk != "none"
+    if search.method == "sampling":
+        return max(search.candidates, num_hypotheses) if of_least_risk else num_hypotheses
+    # Different pieces may spell the same text, or a banned one, so of a list the engine is asked for all it can give.
+    return search.beam_size if num_hypotheses > 1 or of_least_risk or search.banned else 1
+
+
+def _best_first(
+    translations: list[Translation], search: SearchConfig, banned: re.Pattern | None, language: str
+) -> list[Translation]:
+    """Without banned ones, unless there are no others, and with the one of least risk at the front."""
+    if banned:
+        translations = [each for each in translations if not banned.search(each.text)] or translations
+    if search.minimum_bayes_risk != "none":
+        best = choose([each.text for each in translations], search.minimum_bayes_risk, language)
+        translations = [translations[best], *translations[:best], *translations[best + 1 :]]
+    return translations
+
+
+def _distinct(translations: list[Translation]) -> list[Translation]:
+    """Each text once, in the place of its first."""
+    found: dict[str, Translation] = {}
+    for each in translations:
+        found.setdefault(each.text, each)
+    return list(found.values())
 
 
 def _join(parts: list[list[Translation]], between: str) -> list[Translation]:

@@ -37,6 +37,8 @@ class Problem:
     ngram: int = 0
     banned: tuple[tuple[int, ...], ...] = ()
     repetition: float = 1.0
+    terms: tuple[tuple[tuple[int, ...], ...], ...] = ((), ())
+    """Of each sentence."""
 
     @property
     def words(self):
@@ -88,6 +90,12 @@ def options(problem, sentences=None):
     }
 
 
+def wanted(problem, sentences=None):
+    """What only a beam search may be asked for."""
+    sentences = range(len(problem.limits)) if sentences is None else sentences
+    return {"terms": [problem.terms[sentence] for sentence in sentences]}
+
+
 # What there is
 
 
@@ -127,6 +135,10 @@ def is_allowed(problem, body, prefix):
     return True
 
 
+def has_terms(problem, sentence, body):
+    return all(any(body[i:][: len(term)] == term for i in range(len(body))) for term in problem.terms[sentence])
+
+
 def translations(problem, sentence):
     """{words: score}: all that are finished; else all of the greatest length that can be reached; and which of the
     two."""
@@ -137,14 +149,17 @@ def translations(problem, sentence):
         bodies = [body for body in bodies if is_allowed(problem, body, prefix)]
         if problem.min_length <= length < limit and length >= len(prefix):
             for body in bodies:
-                finished[body] = worth(problem, log_prob(problem, sentence, (*body, EOS)), length + 1)
+                if has_terms(problem, sentence, body):
+                    finished[body] = worth(problem, log_prob(problem, sentence, (*body, EOS)), length + 1)
         if length and bodies:
             unfinished = {body: worth(problem, log_prob(problem, sentence, body), length) for body in bodies}
+    if problem.limits[sentence] in map(len, unfinished):  # rather with the terms
+        unfinished = {body: x for body, x in unfinished.items() if has_terms(problem, sentence, body)} or unfinished
     return (finished, True) if finished else (unfinished, False)
 
 
 @st.composite
-def problems(draw):
+def problems(draw, with_terms=False):
     num_words = draw(st.integers(1, 3))
     words = st.integers(FIRST_WORD, FIRST_WORD + num_words - 1)
     limits = draw(st.lists(st.integers(1, 5 if num_words < 3 else 4), min_size=1, max_size=2))
@@ -159,10 +174,15 @@ def problems(draw):
         ngram=draw(st.integers(0, 3)),
         banned=tuple(draw(st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), max_size=2))),
         repetition=draw(st.sampled_from([1.0, 1.0, 1.3])),
+        terms=tuple(
+            draw(st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple)) for _ in limits
+        )
+        if with_terms
+        else ((),) * len(limits),
     )
 
 
-property_test = settings(deadline=None, derandomize=True, max_examples=250)
+property_test = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 def plain(seed, normalisation, penalty):
@@ -182,8 +202,18 @@ def plain(seed, normalisation, penalty):
 @example(plain(40, "gnmt", -1.0), 1)
 @example(plain(2, "word_reward", -1.0), 1)
 def test_a_beam_as_wide_as_the_space_finds_the_best_there_is(problem, num_hypotheses):
+    check_against_the_list(problem, num_hypotheses)
+
+
+@property_test
+@given(problems(with_terms=True), st.integers(1, 6))
+def test_a_beam_as_wide_as_the_space_finds_the_best_there_is_with_its_terms(problem, num_hypotheses):
+    check_against_the_list(problem, num_hypotheses, **wanted(problem))
+
+
+def check_against_the_list(problem, num_hypotheses, **asked):
     beam_size = 2 * problem.num_words ** max(problem.limits) + num_hypotheses
-    lists = beam_search(**options(problem), beam_size=beam_size, num_hypotheses=num_hypotheses)
+    lists = beam_search(**options(problem), **asked, beam_size=beam_size, num_hypotheses=num_hypotheses)
     for sentence, found in enumerate(lists):
         expected, finished = translations(problem, sentence)
         assert len(found) == len({tuple(h.ids) for h in found}) == min(num_hypotheses, len(expected))
@@ -229,6 +259,22 @@ def test_batch_mates_their_order_and_longer_lists_change_nothing(problem, beam_s
     assert reversed_lists[::-1] == lists
     for sentence, found in enumerate(lists):
         assert beam_search(**options(problem, [sentence]), beam_size=beam_size) == [found[:1]]
+
+
+@property_test
+@given(problems(with_terms=True), st.integers(1, 4))
+def test_terms_do_not_matter_to_sentences_that_have_none(problem, beam_size):
+    lists = beam_search(**options(problem), **wanted(problem), beam_size=beam_size)
+    plain_lists = beam_search(**options(problem), beam_size=beam_size)
+    for sentence, terms in enumerate(problem.terms):
+        if terms:
+            asked = options(problem, [sentence]) | wanted(problem, [sentence])
+            assert lists[sentence] == beam_search(**asked, beam_size=beam_size)[0]
+            for h in lists[sentence]:
+                assert is_on_the_list(problem, sentence, h)
+                assert not h.finished or has_terms(problem, sentence, tuple(h.ids))
+        else:
+            assert lists[sentence] == plain_lists[sentence]
 
 
 @property_test

@@ -1,0 +1,344 @@
+"""Every setting of a search reaches the model: what is returned has the score of forced decoding, and depends on its
+sentence alone."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from models.attention_maps import attention_maps
+from models.config import ModelConfig
+from models.ensemble import Ensemble, EnsembleState
+from models.length import LENGTH_NORMALISATIONS
+from models.search import score_targets
+from models.terms import contains
+from pipeline.checkpoint import build_model, save_model
+from pipeline.config import Configuration, SearchConfig, TokenizerConfig
+from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, train_tokenizers
+from pipeline.inference.banned import pattern, spellings
+from pipeline.inference.engine import FORBIDDEN_IDS, EnsembleEngine, Source, TorchEngine
+from pipeline.inference.risk import choose
+from pipeline.inference.translator import Translation, Translator, _best_first
+
+WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
+SENTENCES = [
+    "the cat sat",
+    "a mat",
+    "two old trees of that garden seen in café while the cat sat on a mat",
+    "seen",
+    "the old garden on the mat",
+    "trees in garden of a café",
+]
+SIZES = dict(encoder_layers=1, d_model=16, d_ff=32, num_heads=2)
+CONFIGURATION = Configuration(
+    tokenizer=TokenizerConfig(vocab_size=60),
+    model=ModelConfig(decoder_layers=2, **SIZES),
+    search=SearchConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
+    return train_tokenizers(text, text, CONFIGURATION.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def models(tokenizers):
+    """Untrained, with weights large enough to have opinions."""
+    found = []
+    for seed, layers in ((4, 2), (5, 1)):
+        torch.manual_seed(seed)
+        config = dataclasses.replace(CONFIGURATION, model=ModelConfig(decoder_layers=layers, **SIZES))
+        model = build_model(config, tokenizers).double().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2.0)
+        found.append(model)
+    return found
+
+
+@pytest.fixture(scope="module")
+def sources(tokenizers):
+    ids = tokenizers.source.encode(SENTENCES)
+    prefixes = [(), (5, 6), (), (9,), (7, 8, 7, 8, 9, 5), ()]
+    return [Source(tuple(each), prefix) for each, prefix in zip(ids, prefixes, strict=True)]
+
+
+def longest_first(sources):
+    return sorted(sources, key=lambda source: -len(source.ids))
+
+
+def settings(**changes):
+    return dataclasses.replace(CONFIGURATION.search, **changes)
+
+
+SETTINGS = {
+    "beam": {},
+    "greedy": {"beam_size": 1},
+    "gnmt": {"length_normalisation": "gnmt", "length_penalty": 0.6},
+    "word reward": {"length_normalisation": "word_reward", "length_penalty": 0.3},
+    "no normalisation": {"length_normalisation": "none"},
+    "repetition": {"repetition_penalty": 1.4},
+    "rules": {"no_repeat_ngram": 2, "min_length": 3},
+    "groups": {"diverse_groups": 2, "diversity_penalty": 0.8},
+    "coverage": {"coverage_penalty": 0.5},
+    "sampling": {"method": "sampling", "temperature": 0.8},
+    "few": {"method": "sampling", "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2, "no_repeat_ngram": 2},
+}
+BANNED = [(11,), (12, 13)]
+
+
+def engine_of(models, number):
+    engines = [TorchEngine(model, workers=2) for model in models[:number]]
+    return engines[0] if number == 1 else EnsembleEngine(engines)
+
+
+def forced_logits(models, search, source, target_in):
+    """The next token's, after each of ``target_in``."""
+    if len(models) == 1:
+        return models[0](source, target_in)
+    ensemble = Ensemble([model.step for model in models], FORBIDDEN_IDS, search.ensemble, search.ensemble_weights)
+    state = EnsembleState(tuple(model.start(model.encode(source)) for model in models))
+    logits = []
+    for ids in target_in.split(1, 1):
+        each, state = ensemble.step(ids, state)
+        logits.append(each)
+    return torch.stack(logits, 1)
+
+
+def forced_score(models, search, source, hypothesis):
+    tokens = torch.tensor([[*hypothesis.ids] + [EOS_ID] * hypothesis.finished])
+    ids, target_in = torch.tensor([[*source.ids, EOS_ID]]), torch.cat([torch.tensor([[BOS_ID]]), tokens[:, :-1]], 1)
+    score = score_targets(
+        forced_logits(models, search, ids, target_in),
+        tokens,
+        pad_id=PAD_ID,
+        forbidden_ids=FORBIDDEN_IDS,
+        length=LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
+        repetition=search.repetition_penalty,
+    ).item()
+    if hypothesis.finished and search.coverage_penalty:
+        received = [attention_maps(model, ids, target_in).cross[-2:][0].mean(1).sum(1) for model in models]
+        bonuses = [each.clamp(max=1).log().sum().item() for each in received]
+        score += search.coverage_penalty * sum(bonuses) / len(bonuses)
+    return score
+
+
+def obeys(search, source, hypothesis, limit):
+    ids = tuple(hypothesis.ids)
+    assert ids[: len(source.prefix)] == source.prefix
+    assert all(contains(ids, term) for term in source.terms if hypothesis.finished)
+    rest = ids[len(source.prefix) :]
+    assert not any(contains(rest, phrase) for phrase in BANNED)
+    assert not set(ids) & {*FORBIDDEN_IDS, EOS_ID}
+    assert len(ids) + hypothesis.finished <= limit
+    assert not hypothesis.finished or len(ids) >= search.min_length or source.prefix
+
+
+@pytest.mark.parametrize(
+    "name, number", [(name, 1) for name in SETTINGS] + [(name, 2) for name in ("beam", "repetition", "coverage", "few")]
+)
+@torch.inference_mode()
+def test_scores_are_those_of_forced_decoding(models, sources, name, number):
+    search = settings(**SETTINGS[name])
+    engine = engine_of(models, number)
+    wanted = search.beam_size if search.method == "beam" else 3
+    found = engine.search(longest_first(sources), search, wanted, BANNED)
+    assert sum(map(len, found)) > len(found) or wanted == 1
+    for source, hypotheses in zip(longest_first(sources), found, strict=True):
+        limit = max(search.max_length(len(source.ids)), len(source.prefix) + 1)
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+        for hypothesis in hypotheses:
+            obeys(search, source, hypothesis, limit)
+            assert hypothesis.score == pytest.approx(
+                forced_score(models[:number], search, source, hypothesis), abs=2e-5
+            )
+
+
+@torch.inference_mode()
+def test_terms_are_met_beside_a_prefix_and_banned_phrases(models, sources):
+    search = settings()
+    asked = [source._replace(terms=((20, 21), (30,))) for source in longest_first(sources)[::2]]
+    for source, hypotheses in zip(asked, TorchEngine(models[0]).search(asked, search, 3, BANNED), strict=True):
+        limit = max(search.max_length(len(source.ids)), len(source.prefix) + 4)
+        for hypothesis in hypotheses:
+            obeys(search, source, hypothesis, limit)
+            assert hypothesis.score == pytest.approx(forced_score(models[:1], search, source, hypothesis), abs=2e-5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_batches_and_their_order_change_nothing(models, sources, name):
+    search = settings(**SETTINGS[name])
+    engine = engine_of(models, 2 if name in ("beam", "coverage", "few") else 1)
+    wanted = 2 if search.beam_size > 1 else 1
+    expected = dict(zip(sources, engine.search(sources, search, wanted, BANNED), strict=True))
+    assert len({str(found) for found in expected.values()}) > 3
+    shuffled = random.Random(1).sample(sources, len(sources))
+    for budget in (1, 30):
+        some = dataclasses.replace(search, tokens_per_batch=budget)
+        for source, found in zip(shuffled, engine.search(shuffled, some, wanted, BANNED), strict=True):
+            assert [h.ids for h in found] == [h.ids for h in expected[source]]
+            assert [h.score for h in found] == pytest.approx([h.score for h in expected[source]], abs=1e-5)
+
+
+def test_what_is_drawn_is_decided_by_the_seed_and_the_sentence(models, sources):
+    engine = TorchEngine(models[0])
+    drawn = [engine.search(sources, settings(method="sampling", seed=seed), 2) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_what_is_asked_for_has_room_below_any_limit(models):
+    search = settings(max_length_ratio=0.0, max_length_extra=1)
+    prefix, terms = (5, 6, 7, 8), ((20, 21), (22,))
+    [[hypothesis]] = TorchEngine(models[0]).search([Source((9, 10), prefix, terms)], search)
+    assert tuple(hypothesis.ids[:4]) == prefix and all(contains(hypothesis.ids, term) for term in terms)
+
+
+def test_where_rules_leave_nothing_there_is_an_empty_unfinished_hypothesis(models, tokenizers):
+    everything = [(id,) for id in range(4, tokenizers.target.vocab_size)]
+    for method in ("beam", "sampling"):
+        search = settings(method=method, min_length=1)
+        [[hypothesis]] = TorchEngine(models[0]).search([Source((9, 10))], search, 1, everything)
+        assert hypothesis == ([], -float("inf"), False)
+
+
+# From text to text
+
+
+def translator_of(models, tokenizers, number=1):
+    return Translator(engine_of(models, number), tokenizers, CONFIGURATION)
+
+
+def test_no_translation_contains_a_banned_word(models, tokenizers):
+    translator = translator_of(models, tokenizers)
+    free = translator.hypotheses(SENTENCES, None, 4)
+    words = sorted({word for found in free for each in found for word in each.text.split()}, key=len)
+    banned = [words[-1], words[len(words) // 2]]
+    search = settings(banned=banned)
+    forbidden = pattern(banned, spaced=True)
+    assert any(forbidden.search(each.text) for found in free for each in found)
+    found = translator.hypotheses(SENTENCES, search, 4)
+    assert not any(forbidden.search(each.text) for row in found for each in row)
+    assert translator.translate(SENTENCES, search) == [row[0].text for row in found]
+
+
+def test_a_phrase_is_banned_in_every_way_to_spell_it(tokenizers):
+    found = spellings(["cat"], tokenizers.target, spaced=True)
+    pieces = tokenizers.target.processor.id_to_piece
+    assert len(found) > 1 and tuple(tokenizers.target.encode(["cat"])[0]) in found
+    assert {"".join(map(pieces, ids)) for ids in found} == {"▁cat"}
+    bare = spellings(["cat"], tokenizers.target, spaced=False)
+    assert {"".join(map(pieces, ids)) for ids in bare} == {"▁cat", "cat"}
+    assert spellings(["日本"], tokenizers.target, spaced=True) == []
+
+
+def test_a_banned_word_is_a_word_where_there_are_blanks():
+    assert pattern(["cat"], spaced=True).search("Cat, dog") and pattern(["cat"], spaced=True).search("(cat)")
+    assert not pattern(["cat"], spaced=True).search("a category, concat")
+    assert pattern(["猫"], spaced=False).search("黒猫がいる") and pattern(["!"], spaced=True).search("Hi!")
+
+
+def test_a_banned_text_is_returned_only_where_nothing_else_is_left():
+    rows = [Translation("the cat", -1.0, True), Translation("the dog", -2.0, True)]
+    search, banned = settings(banned=["cat"]), pattern(["cat"], spaced=True)
+    assert _best_first(rows, search, banned, "en") == rows[1:]
+    assert _best_first(rows[:1], search, banned, "en") == rows[:1]
+
+
+@pytest.mark.parametrize("metric", ["chrf", "bleu"])
+@pytest.mark.parametrize("method, num", [("beam", 4), ("sampling", 8)])
+def test_the_translation_of_least_risk_comes_first(models, tokenizers, metric, method, num):
+    translator = translator_of(models, tokenizers)
+    search = settings(method=method, minimum_bayes_risk=metric, candidates=8)
+    plain = dataclasses.replace(search, minimum_bayes_risk="none")
+    sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(SENTENCES)]
+    for row, source in zip(translator.hypotheses(SENTENCES, search, 3), sources, strict=True):
+        [hypotheses] = translator.engine.search([source], plain, num)
+        texts = [text.text for [text] in translator.read([[h] for h in hypotheses], 1)]
+        best = texts[choose(texts, metric)]
+        others = [text for text in dict.fromkeys(texts) if text != best]
+        assert [each.text for each in row] == [best, *others][:3]
+
+
+@pytest.mark.parametrize("rule", ["probability", "log_probability"])
+def test_a_model_with_itself_translates_as_alone(models, tokenizers, rule):
+    alone = translator_of(models, tokenizers)
+    twice = Translator(EnsembleEngine([TorchEngine(models[0])] * 2), tokenizers, CONFIGURATION)
+    for found, expected in zip(
+        twice.hypotheses(SENTENCES, settings(ensemble=rule, ensemble_weights=[1.0, 2.0]), 3),
+        alone.hypotheses(SENTENCES, None, 3),
+        strict=True,
+    ):
+        assert [each.text for each in found] == [each.text for each in expected]
+        assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-5)
+
+
+def test_folders_of_models_translate_as_one(models, tokenizers, tmp_path):
+    for number, model in enumerate(models):
+        configuration = dataclasses.replace(CONFIGURATION, model=model.config)
+        save_model(tmp_path / str(number), model.float(), tokenizers, configuration, {})
+        model.double()
+    loaded = Translator.load([tmp_path / "0", tmp_path / "1"], device="cpu")
+    expected = translator_of(models, tokenizers, 2)
+    assert loaded.translate(SENTENCES) == expected.translate(SENTENCES)
+    other = train_tokenizers(WORDS[:9] * 2, WORDS, TokenizerConfig(vocab_size=40))
+    save_model(tmp_path / "other", build_model(CONFIGURATION, other), other, CONFIGURATION, {})
+    with pytest.raises(ValueError, match=r"0 and .*other have different tokenizers and cannot translate as one"):
+        Translator.load([tmp_path / "0", tmp_path / "other"])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "changes, source, complaint",
+    [
+        ({"method": "sampling"}, Source((9,), terms=((5,),)), "terms are met by a beam search: set search.method=beam"),
+        ({"diverse_groups": 2}, Source((9,), terms=((5,),)), "terms and search.diverse_groups=2 both divide the beam"),
+        ({}, Source((9,), prefix=(5, UNK_ID)), r"the prefix of tokens \[5, 1\] has a character that the vocabulary"),
+        ({}, Source((9,), terms=((5,), (UNK_ID,))), r"the term of tokens \[1\] has a character that the vocabulary"),
+    ],
+)
+def test_what_cannot_be_in_a_translation_is_refused(models, changes, source, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        TorchEngine(models[0]).search([source], settings(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes, complaint",
+    [
+        (
+            {"ensemble_weights": [1.0, 2.0]},
+            r"search.ensemble_weights=\[1.0, 2.0\] must be as many as the models, which",
+        ),
+        (
+            {"method": "sampling", "coverage_penalty": 0.2},
+            "search.coverage_penalty=0.2 chooses among the hypotheses of",
+        ),
+        ({"method": "sampling", "diverse_groups": 2}, "search.diverse_groups=2 chooses among the hypotheses of a beam"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(models, changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        TorchEngine(models[0]).require(settings(**changes))
+
+
+def test_settings_without_meaning_are_refused():
+    with pytest.raises(ValueError, match=r"search.ensemble_weights=\[0\] must be more than 0"):
+        settings(ensemble_weights=[0])
+    with pytest.raises(ValueError, match=r"search.banned=\[' '\] has a phrase without a word"):
+        settings(banned=[" "])
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_in_bfloat16_but_not_in_eight_bits(tokenizers):
+    model = build_model(CONFIGURATION, tokenizers).eval().cuda()
+    for precision in ("auto", "bf16"):
+        engine = TorchEngine(model, precision)
+        assert {each.dtype for each in engine.model.parameters()} == {torch.bfloat16}
+        assert engine.search([Source((9, 10))], settings())[0][0].score < 0
+    assert next(model.parameters()).dtype == torch.float32
+    with pytest.raises(ValueError, match="precision=int8 is for a CPU only"):
+        TorchEngine(model, "int8")
