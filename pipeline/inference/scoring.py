@@ -1,0 +1,170 @@
+"""What a model thinks of given translations (forced decoding), and how else it would go on at a place in one."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from models.length import LENGTH_NORMALISATIONS
+from models.search import score_targets
+from pipeline.config import CorporaConfig, SearchConfig, require, require_positions
+from pipeline.data.batching import BatchPlan, collate
+from pipeline.data.cleaning import normalise
+from pipeline.data.corpora import KINDS
+from pipeline.data.progress import progress
+from pipeline.data.tokenizer import EOS_ID, PAD_ID
+from pipeline.inference.documents import written
+from pipeline.inference.engine import FORBIDDEN_IDS, Source, TorchEngine
+from pipeline.inference.translator import Translation, Translator
+
+
+class PairScore(NamedTuple):
+    score: float
+    """Length-normalised log-probability, as of ``Translation``: what the search would have given to this target."""
+
+    log_prob: float
+    """Of the target's tokens and their end; -inf where it has a character that the model cannot write."""
+
+    tokens: int
+    """Of the target, with the end of sentence."""
+
+
+def score_pairs(
+    translator: Translator, pairs: Iterable[tuple[str, str]], search: SearchConfig | None = None
+) -> Iterator[PairScore]:
+    """The score of every pair of source and target, in order; only a chunk of the pairs is held at once.
+
+    Each pair is scored as a whole, however long. A blank source has a blank target for certain, as in translating.
+
+    Raises:
+        ValueError: a pair is too long for the positions that the model has learned.
+    """
+    search = search or translator.search
+    engine = _torch_engine(translator)
+    rows = iter(pairs)
+    for first in itertools.count(1, search.tokens_per_batch):
+        if not (some := list(itertools.islice(rows, search.tokens_per_batch))):
+            return
+        sources, targets = (
+            tokenizer.encode([normalise(text, translator.unicode_form) for text in texts])
+            for tokenizer, texts in zip(translator.tokenizers, zip(*some, strict=True), strict=True)
+        )
+        for row, (source, target) in enumerate(zip(sources, targets, strict=True), first):
+            require_positions(engine.model.config, max(len(source), len(target)) + 1, f"pair {row}")
+        yield from score_ids(engine, sources, targets, search)
+
+
+@torch.inference_mode()
+def score_ids(
+    engine: TorchEngine, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], search: SearchConfig
+) -> list[PairScore]:
+    """The score of every pair, both sides in pieces without the end of sentence."""
+    length = LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty)
+    found = [PairScore(-math.inf, -math.inf, len(ids) + 1) if ids else PairScore(0.0, 0.0, 0) for ids in targets]
+    seen = [row for row, ids in enumerate(sources) if ids]  # a blank source is not shown to the model
+    lengths = ([len(side[row]) for row in seen] for side in (sources, targets))
+    for numbers in BatchPlan(*lengths, search.tokens_per_batch).batches()[0] if seen else []:
+        rows = [seen[number] for number in numbers]
+        batch = collate([(sources[row], targets[row]) for row in rows], update_tokens=0)
+        target_out = batch.target_out.to(engine.device)
+        memory = engine.model.encode(batch.source.to(engine.device))
+        totals = score_targets(
+            engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)),
+            target_out,
+            pad_id=PAD_ID,
+            forbidden_ids=FORBIDDEN_IDS,
+            repetition=search.repetition_penalty,
+        )
+        counts = (target_out != PAD_ID).sum(1)
+        columns = length.worth(totals, counts), totals, counts
+        for row, *values in zip(rows, *(column.tolist() for column in columns), strict=True):
+            found[row] = PairScore(*values)
+    return found
+
+
+def _torch_engine(translator: Translator) -> TorchEngine:
+    require(isinstance(translator.engine, TorchEngine), "one model scores, no export and no ensemble: name one run")
+    return translator.engine
+
+
+class Alternative(NamedTuple):
+    probability: float
+    """Of the first token after the prefix."""
+
+    translation: Translation
+
+
+@torch.inference_mode()
+def alternatives(
+    translator: Translator, sentence: str, prefix: str, count: int, search: SearchConfig | None = None
+) -> list[Alternative]:
+    """The ``count`` most probable tokens after a translation's beginning, each with the best translation that goes on
+    with it; most probable token first. The end of the sentence is none of them.
+
+    Raises:
+        ValueError: the sentence is blank or too long, or more alternatives are wanted than there are tokens.
+    """
+    search = search or translator.search
+    engine = _torch_engine(translator)
+    ids, begun = (
+        tuple(tokenizer.encode([normalise(text, translator.unicode_form)])[0])
+        for tokenizer, text in zip(translator.tokenizers, (sentence, prefix), strict=True)
+    )
+    require(bool(ids), "the sentence is blank: give one with words in it")
+    require(
+        len(ids) <= search.max_source_tokens,
+        f"the sentence has {len(ids)} tokens, more than search.max_source_tokens={search.max_source_tokens}: give a "
+        "shorter one, or raise that",
+    )
+    batch = collate([(ids, begun)], update_tokens=0)
+    memory = engine.model.encode(batch.source.to(engine.device))
+    logits = engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)[0, -1]).float()
+    logits[list(FORBIDDEN_IDS)] = -math.inf
+    probabilities = logits.softmax(-1)
+    probabilities[EOS_ID] = 0
+    possible = int((probabilities > 0).sum())
+    require(1 <= count <= possible, f"{count} alternatives are not to be had: ask for 1 to {possible}")
+    best, tokens = probabilities.topk(count)
+    found = engine.search([Source(ids, (*begun, token)) for token in tokens.tolist()], search)
+    return [
+        Alternative(probability, translation)
+        for probability, (translation,) in zip(best.tolist(), translator.read(found, 1), strict=True)
+    ]
+
+
+def read_pairs(source: str, target: str, table: str) -> Iterator[tuple[str, str]]:
+    """The pairs of two line-aligned files, or of a file of both: tab-separated without a header, or ``.jsonl`` with
+    ``source`` and ``target``.
+
+    Raises:
+        ValueError: neither or both are given, or, on the way, the files have not as many lines or a row is wrong.
+    """
+    require(
+        bool(source) == bool(target) != bool(table),
+        "give --source and --target, line by line, or --pairs: one file of both",
+    )
+    if source:
+        return KINDS["text"].read(CorporaConfig(), [source, target])
+    if table.removesuffix(".gz").endswith(".jsonl"):
+        return KINDS["jsonl"].read(CorporaConfig(), [table])
+    return KINDS["tsv"].read(CorporaConfig(source_column="1", target_column="2"), [table])
+
+
+def write_scores(
+    translator: Translator, pairs: Iterable[tuple[str, str]], search: SearchConfig, path: str, as_json: bool
+) -> None:
+    """Write a row per pair: its number, score, log-probability and tokens, separated by tabs or, with its texts, as a
+    JSON object; what is not finite is null there."""
+    mine, its = itertools.tee(pairs)
+    with written(path) as file, progress("scoring") as advance:
+        for number, (pair, found) in enumerate(zip(mine, score_pairs(translator, its, search), strict=True), 1):
+            if as_json:
+                values = {name: value if math.isfinite(value) else None for name, value in found._asdict().items()}
+                row = json.dumps(dict(zip(("source", "target"), pair, strict=True)) | values, ensure_ascii=False)
+            else:
+                row = f"{number}\t{found.score:.6f}\t{found.log_prob:.6f}\t{found.tokens}"
+            print(row, file=file)
+            advance(1)

@@ -1,0 +1,234 @@
+"""What a model thinks of given translations is what its search says of its own."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from models.config import ModelConfig
+from pipeline.checkpoint import build_model, save_model
+from pipeline.config import Configuration, SearchConfig, TokenizerConfig
+from pipeline.data.tokenizer import EOS_ID, train_tokenizers
+from pipeline.inference.engine import Source, TorchEngine
+from pipeline.inference.scoring import alternatives, read_pairs, score_ids, score_pairs, write_scores
+from pipeline.inference.translator import Translator
+
+ROOT = Path(__file__).parents[2]
+WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
+SENTENCES = [
+    "the cat sat",
+    "a mat",
+    "two old trees of that garden seen in café while the cat sat on a mat",
+    "seen",
+    "the old garden on the mat",
+    "cat cat cat cat cat cat cat cat",
+]
+
+
+@pytest.fixture(scope="module", params=[("transformer", 6.0), ("recurrent", 3.0)], ids=lambda pair: pair[0])
+def translator(request):
+    """An untrained model with weights large enough for it to have opinions, and with a wish to come to an end."""
+    architecture, wish = request.param
+    configuration = Configuration(
+        tokenizer=TokenizerConfig(vocab_size=60),
+        model=ModelConfig(
+            architecture=architecture, encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2
+        ),
+        search=SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
+    )
+    text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
+    tokenizers = train_tokenizers(text, text, configuration.tokenizer)
+    torch.manual_seed(4)
+    model = build_model(configuration, tokenizers).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    engine = TorchEngine(model)
+    engine.project = lambda hidden: (
+        model.project(hidden) + wish * F.one_hot(torch.tensor(EOS_ID), tokenizers.target.vocab_size)
+    )
+    return Translator(engine, tokenizers, configuration)
+
+
+def settings(translator, **changes):
+    return dataclasses.replace(translator.search, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"length_normalisation": "gnmt", "length_penalty": 0.6},
+        {"length_normalisation": "word_reward", "length_penalty": 0.2},
+        {"length_normalisation": "none"},
+    ],
+)
+def test_the_model_s_own_translations_get_the_score_that_its_search_gave_them(translator, changes):
+    search = settings(translator, max_length_extra=60, **changes)
+    sources = [tuple(ids) for ids in translator.tokenizers.source.encode(SENTENCES)]
+    found = translator.engine.search([Source(ids) for ids in sources], search, 3)
+    pairs = [(ids, each) for ids, row in zip(sources, found, strict=True) for each in row if each.finished]
+    assert len(pairs) > 12
+    scores = score_ids(translator.engine, [ids for ids, _ in pairs], [each.ids for _, each in pairs], search)
+    assert [each.score for each in scores] == pytest.approx([each.score for _, each in pairs], abs=1e-5)
+
+
+def test_a_log_probability_is_the_sum_over_the_tokens_one_by_one(translator):
+    pairs = list(zip(SENTENCES * 2, SENTENCES + SENTENCES[::-1], strict=True))
+    for budget in (1, 50, 4096):
+        for pair, found in zip(
+            pairs, score_pairs(translator, pairs, settings(translator, tokens_per_batch=budget)), strict=True
+        ):
+            assert found.log_prob == pytest.approx(by_steps(translator, *pair), rel=1e-6)
+            assert found.tokens == len(translator.tokenizers.target.encode([pair[1]])[0]) + 1
+            assert found.score == pytest.approx(found.log_prob / found.tokens)
+
+
+def by_steps(translator, source, target):
+    model = translator.engine.model
+    (source,), (target,) = translator.tokenizers.source.encode([source]), translator.tokenizers.target.encode([target])
+    state, last, total = model.start(model.encode(torch.tensor([[*source, 3]]))), 2, 0.0
+    with torch.no_grad():
+        for token in [*target, 3]:
+            hidden, state = model.advance(torch.tensor([[last]]), state)
+            logits = translator.engine.project(hidden[0, 0])
+            logits[[0, 1, 2]] = -math.inf
+            total += logits.log_softmax(-1)[token].item()
+            last = token
+    return total
+
+
+def test_text_is_normalised_and_blank_lines_are_what_translating_makes_of_them(translator):
+    plain, variant, nothing, impossible, possible, unwritable = score_pairs(
+        translator,
+        [
+            ("the café", "a café"),
+            (" the  cafe\u0301\u200b", "a\u00a0cafe\u0301 "),
+            ("", " "),
+            ("\u200b", "a mat"),
+            ("a mat", ""),
+            ("a mat", "a 漢 mat"),
+        ],
+    )
+    assert plain == variant
+    assert nothing == (0.0, 0.0, 0)
+    assert impossible.score == impossible.log_prob == -math.inf
+    assert possible.tokens == 1 and -math.inf < possible.log_prob < 0
+    assert unwritable.score == -math.inf
+    assert list(score_pairs(translator, [])) == []
+    assert list(score_pairs(translator, [("", "")])) == [nothing]
+
+
+def test_pairs_are_read_in_chunks_and_scored_as_a_whole_however_long(translator):
+    read = []
+    pairs = [("the cat " * 30, "a mat " * 50), *((SENTENCES[i % 6], SENTENCES[i % 5]) for i in range(30))]
+    scores = score_pairs(translator, (read.append(p) or p for p in pairs), settings(translator, tokens_per_batch=7))
+    first = next(scores)
+    assert len(read) == 7 and first.tokens > 100
+    together = list(score_pairs(translator, pairs))
+    assert [first.score, *(each.score for each in scores)] == pytest.approx([each.score for each in together])
+
+
+@pytest.mark.parametrize("translator", [("transformer", 6.0)], indirect=True, ids=["transformer"])
+def test_a_pair_too_long_for_learned_positions_is_named(translator):
+    config = dataclasses.replace(translator.engine.model.config, positions="learned", max_positions=43)
+    configuration = Configuration(model=config, search=settings(translator), batching=dataclasses.replace(
+        Configuration().batching, max_source_tokens=42, max_target_tokens=42))  # fmt: skip
+    short = Translator(
+        TorchEngine(build_model(configuration, translator.tokenizers).eval()), translator.tokenizers, configuration
+    )
+    assert len(list(score_pairs(short, [("seen", "a mat")]))) == 1
+    with pytest.raises(ValueError, match=r"pair 2 may take \d+ positions, more than model.max_positions=43"):
+        list(score_pairs(short, [("seen", "a mat"), ("seen", "a mat " * 30)]))
+
+
+def test_scores_need_one_model_itself(translator):
+    with pytest.raises(ValueError, match="one model scores, no export and no ensemble: name one run"):
+        list(score_pairs(Translator(None, translator.tokenizers, Configuration()), [("a", "b")]))
+
+
+def test_alternatives_begin_with_the_prefix_and_differ_in_the_token_after(translator):
+    tokenizer = translator.tokenizers.target
+    for prefix in ("", "the cat"):
+        found = alternatives(translator, "two old trees", prefix, 5)
+        probabilities = [each.probability for each in found]
+        assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) < 1
+        assert all(each.translation.text.startswith(prefix) for each in found)
+        assert len({each.translation.text for each in found}) == 5
+        (begun,) = tokenizer.encode([prefix])
+        (source,) = translator.tokenizers.source.encode(["two old trees"])
+        model = translator.engine.model
+        with torch.no_grad():
+            hidden = model.decode(torch.tensor([[2, *begun]]), model.encode(torch.tensor([[*source, 3]])))
+            logits = translator.engine.project(hidden[0, -1])
+        logits[[0, 1, 2]] = -math.inf
+        assert probabilities[0] == pytest.approx(logits.softmax(-1)[4:].max().item(), rel=1e-5)
+
+
+def test_the_best_alternative_at_the_start_is_where_greedy_search_goes(translator):
+    search = settings(translator, beam_size=1, min_length=1)
+    (best,) = alternatives(translator, "the old garden", "", 1, search)
+    (greedy,) = translator.hypotheses(["the old garden"], search)[0]
+    assert best.translation.text == greedy.text and best.translation.score == pytest.approx(greedy.score)
+
+
+@pytest.mark.parametrize(
+    "sentence, count, message",
+    [
+        (" ", 1, "the sentence is blank: give one with words in it"),
+        ("cat " * 50, 1, r"the sentence has \d+ tokens, more than search.max_source_tokens=40: give a shorter one"),
+        ("cat", 100, r"100 alternatives are not to be had: ask for 1 to \d+"),
+        ("cat", 0, r"0 alternatives are not to be had"),
+    ],
+)
+def test_alternatives_that_cannot_be_are_refused(translator, sentence, count, message):
+    with pytest.raises(ValueError, match=message):
+        alternatives(translator, sentence, "the", count)
+
+
+def test_pairs_come_from_two_files_or_one(tmp_path):
+    for name, text in {
+        "a": "x\ny\n", "b": "1\n2\n", "c": "1\n", "p.tsv": 'x\t1\n"y\t2\n',
+        "p.jsonl": '{"source": "x", "target": "1"}\n'
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    a, b, c, table, objects = (str(tmp_path / name) for name in ("a", "b", "c", "p.tsv", "p.jsonl"))
+    assert list(read_pairs(a, b, "")) == [("x", "1"), ("y", "2")]
+    assert list(read_pairs("", "", table)) == [("x", "1"), ('"y', "2")]
+    assert list(read_pairs("", "", objects)) == [("x", "1")]
+    with pytest.raises(ValueError, match="a has 2 lines but .*c has 1: line-aligned files are needed"):
+        list(read_pairs(a, c, ""))
+    for given in (("", "", ""), (a, "", ""), (a, b, table), ("", b, table)):
+        with pytest.raises(ValueError, match="give --source and --target, line by line, or --pairs: one file of both"):
+            read_pairs(*given)
+
+
+@pytest.mark.parametrize("translator", [("transformer", 6.0)], indirect=True, ids=["transformer"])
+def test_the_script_writes_a_row_for_every_pair(translator, tmp_path):
+    configuration = Configuration(model=translator.engine.model.config, search=translator.search)
+    save_model(tmp_path / "model", translator.engine.model, translator.tokenizers, configuration, {})
+    (tmp_path / "pairs.tsv").write_text("the cat\ta mat\n\ta mat\n", encoding="utf-8")
+    pairs = list(read_pairs("", "", str(tmp_path / "pairs.tsv")))
+    write_scores(translator, pairs, translator.search, str(tmp_path / "scores.tsv"), as_json=False)
+    first, second = (line.split("\t") for line in (tmp_path / "scores.tsv").read_text("utf-8").splitlines())
+    assert first[0] == "1" and float(first[1]) == pytest.approx(float(first[2]) / int(first[3]), abs=1e-6)
+    assert second == ["2", "-inf", "-inf", second[3]]
+
+    command = ["scripts/score.py", "--model", tmp_path / "model", "--pairs", tmp_path / "pairs.tsv", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, encoding="utf-8", cwd=ROOT, env=environment, check=False
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows[0]["source"] == "the cat" and rows[0]["log_prob"] == pytest.approx(
+        rows[0]["score"] * rows[0]["tokens"], rel=1e-6
+    )
+    assert rows[1] == {"source": "", "target": "a mat", "score": None, "log_prob": None, "tokens": int(second[3])}
