@@ -41,6 +41,7 @@ class Translator:
     def __init__(self, engine: Engine, tokenizers: Tokenizers, configuration: Configuration):
         self.engine = engine
         self.tokenizers = tokenizers
+        self.configuration = configuration
         self.unicode_form = configuration.cleaning.unicode_form
         self.search = configuration.search
         self.languages = configuration.corpora.source_language, configuration.corpora.target_language
@@ -100,18 +101,18 @@ class Translator:
         for first in itertools.count(1, chunk):
             if not (some := list(itertools.islice(rows, chunk))):
                 return
-            yield from self.hypotheses(some, search, num_hypotheses, first)
+            yield from self.hypotheses(some, search, num_hypotheses, itertools.count(first))
 
     def hypotheses(
         self,
         sentences: Sequence[str],
         search: SearchConfig | None = None,
         num_hypotheses: int = 1,
-        first_row: int = 1,
+        numbers: Iterable[int] | None = None,
     ) -> list[list[Translation]]:
         """The best translations of each sentence, best first: one to ``num_hypotheses`` of them.
 
-        ``first_row`` is the number of the first sentence in warnings.
+        ``numbers`` are the sentences' own in warnings; without them they are numbered from 1.
 
         Raises:
             ValueError: ``search`` allows no translation, or one too long for the model's positions, or has fewer beams
@@ -123,7 +124,7 @@ class Translator:
             num_hypotheses >= 1 and (search.method == "sampling" or num_hypotheses <= search.beam_size),
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
         )
-        rows = self._encode(sentences, search.max_source_tokens, first_row)
+        rows = self._encode(sentences, search.max_source_tokens, numbers or itertools.count(1))
         # Longest first: a batch that is too much for the memory is met at once.
         distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
         between = blank(self.languages[1])
@@ -138,7 +139,7 @@ class Translator:
         }
         return [_join([found[ids] for ids in row], between) for row in rows]
 
-    def _encode(self, sentences: Sequence[str], max_tokens: int, first_row: int) -> list[list[tuple[int, ...]]]:
+    def _encode(self, sentences: Sequence[str], max_tokens: int, numbers: Iterable[int]) -> list[list[tuple[int, ...]]]:
         """For each sentence the pieces of its parts: one part, several if it is too long, none if it is blank."""
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -148,13 +149,13 @@ class Translator:
             return [len(ids) for ids in encode(texts)]
 
         rows = []
-        for row, (sentence, ids) in enumerate(zip(sentences, encode(sentences), strict=True), first_row):
+        for number, sentence, ids in zip(numbers, sentences, encode(sentences), strict=False):
             parts = [ids]
             if len(ids) > max_tokens:
                 text = normalise(sentence, self.unicode_form)
                 parts = encode(split(text, count, max_tokens, self.languages[0]))
                 warnings.warn(
-                    f"sentence {row} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
+                    f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
                     f"it is translated in {len(parts)} parts",
                     stacklevel=4,
                 )
