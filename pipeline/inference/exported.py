@@ -58,6 +58,7 @@ def require_as_ours(search: SearchConfig, configuration: Configuration, engine: 
         "no_repeat_ngram": (0,),
         "repetition_penalty": (1,),
         "banned": ([],),
+        "ensemble_weights": ([],),
     }
     for name, values in alike.items():
         require(

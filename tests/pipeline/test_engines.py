@@ -231,6 +231,7 @@ def test_a_model_is_exported_with_the_positions_that_its_search_needs(tmp_path):
         dict(no_repeat_ngram=3),
         dict(repetition_penalty=1.2),
         dict(banned=["cat"]),
+        dict(ensemble_weights=[1.0]),
     ],
     ids=str,
 )

@@ -13,13 +13,14 @@ import safetensors.torch
 import torch
 
 from models.config import ModelConfig
+from models.search import Hypothesis
 from pipeline.checkpoint import build_model, load_model, save_model
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import train_tokenizers
 from pipeline.inference import export_ctranslate2, export_huggingface, export_safetensors
-from pipeline.inference.agreement import Agreement
+from pipeline.inference.agreement import Agreement, num_parted
 from pipeline.inference.ctranslate2_engine import load
-from pipeline.inference.engine import TorchEngine
+from pipeline.inference.engine import Source, TorchEngine
 from pipeline.inference.export import BYTES, check_size, check_translations, export
 from pipeline.inference.translator import Translator
 
@@ -163,8 +164,10 @@ def test_what_a_format_has_not_is_refused_before_anything_is_written(format, mod
     assert not list(folder.glob(f"*{format}*"))
 
 
-def test_every_model_has_plain_weights(tmp_path):
-    folder = export(saved(tmp_path / "model", architecture="recurrent", attention="additive"), "safetensors")
+def test_every_model_and_every_search_has_plain_weights(tmp_path):
+    search = replace(SEARCH, coverage_penalty=0.5, banned=["cat"], length_normalisation="gnmt")
+    saved(tmp_path / "model", search, architecture="recurrent", attention="additive")
+    folder = export(tmp_path / "model", "safetensors", lines=SENTENCES)
     assert own(folder).translate(SENTENCES) == own(tmp_path / "model").translate(SENTENCES)
 
 
@@ -251,16 +254,25 @@ def test_a_failed_export_leaves_the_former_one(model_folder, tmp_path, monkeypat
 
 
 SAME = Agreement(
-    beam_size=1, lines=100, equal=100, mean_error=1e-7, greatest_error=1e-6, chrf=100.0, bleu=(), seconds=(1.0, 1.0)
+    beam_size=1,
+    lines=100,
+    equal=100,
+    parted=0,
+    mean_error=1e-7,
+    greatest_error=1e-6,
+    chrf=100.0,
+    bleu=(),
+    seconds=(1.0, 1.0),
 )
 
 
 def test_rounding_is_allowed_for_and_no_more():
     check_translations([SAME], "float32")
+    check_translations([SAME._replace(equal=99)], "float32")  # a tie
     check_translations([SAME, SAME._replace(beam_size=5, equal=99, chrf=99.9)], "float32")
     check_translations([SAME._replace(equal=90, mean_error=0.05, greatest_error=0.4, chrf=91.0)], "int8")
     for difference, quantization, message in (
-        (dict(equal=99), "float32", "translates 1 of 100 lines in another way"),
+        (dict(equal=99, parted=1), "float32", "translates 1 of 100 lines in another way"),
         (dict(greatest_error=2e-3), "float32", "off by 0.002, more than the 0.001 of float32"),
         (dict(mean_error=0.3), "int8_float16", "off by 0.3, more than the 0.2 of int8_float16"),
         (dict(mean_error=float("nan")), "int8", "off by nan"),
@@ -269,6 +281,17 @@ def test_rounding_is_allowed_for_and_no_more():
     ):
         with pytest.raises(ValueError, match=message):
             check_translations([SAME._replace(**difference)], quantization)
+
+
+def test_translations_part_where_the_model_prefers_one_of_two_tokens(model_folder):
+    model = load_model(model_folder).model
+    with torch.no_grad():
+        model.output_embedding.weight[9] = model.output_embedding.weight[8]  # always equally probable
+    source, beginning = Source((5, 6, 7)), [10, 11]
+    first, tied, other, shorter = (
+        Hypothesis(ids, 0.0, True) for ids in ([*beginning, 8, 4], [*beginning, 9], [*beginning, 12, 4], beginning)
+    )
+    assert num_parted(model, [source] * 4, [first] * 4, [first, tied, other, shorter]) == 2
 
 
 def offline(code, *arguments):
