@@ -223,7 +223,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     try:
         yield new
         for written in [*new.rglob("*"), new] if new.is_dir() else [new]:
-            _to_disk(written)
+            to_disk(written)
         if path.is_dir():  # a folder can only take the place of one that has stepped aside
             aside = new.with_name(new.name.replace(_UNFINISHED, ".old" + _UNFINISHED))
             path.rename(aside)
@@ -231,9 +231,18 @@ def written_whole(path: Path) -> Iterator[Path]:
             shutil.rmtree(aside)
         else:
             new.replace(path)
-        _to_disk(path.parent)
+        to_disk(path.parent)
     finally:
         _remove(new)
+
+
+def to_disk(path: Path) -> None:
+    """Have the system write a file, or the names in a folder, to the disk now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -247,14 +256,6 @@ _UNFINISHED = ".unfinished"
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_small_files(folder: Path, tokenizers: Tokenizers, configuration: Configuration) -> None:

@@ -1,41 +1,130 @@
-"""Text around the model: files that appear whole on its way out."""
+"""Text around the model: rows read from a file, a pipe or whoever types, and answered in order into another."""
 
+import dataclasses
+import gzip
+import math
+import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from pipeline.checkpoint import written_whole
+from pipeline.config import require
+from pipeline.data.arrivals import as_they_arrive
 from pipeline.data.progress import progress
+from pipeline.inference.jobs import Job, fingerprint, model_files
+from pipeline.inference.records import Form, Row, Rows, typed
+from pipeline.inference.sharding import on_devices
+from pipeline.inference.translator import Translator
 
-if TYPE_CHECKING:
-    from pipeline.inference.translator import Translation
+SPEED_ONLY = ("tokens_per_batch",)
+"""Settings of the search that change no translation."""
 
 
-def write(translations: Iterable[list["Translation"]], path: str, table: bool) -> None:
-    """Write the best translation of each sentence as a line, or all of them as rows of a table: the sentence's number
-    from 1, the score, ``end`` or ``limit`` (what stopped it) and the text, separated by tabs."""
-    with written(path) as file, progress("translating") as advance:
-        for number, found in enumerate(translations, 1):
-            for text, score, finished in found if table else found[:1]:
-                row = f"{number}\t{score:.4f}\t{'end' if finished else 'limit'}\t{text}" if table else text
-                print(row, file=file, flush=True)
-            advance(1)
+def translate(
+    models: list[str],
+    source: list[str] | str,
+    output: str,
+    form: Form,
+    search: dict,
+    devices: int = 1,
+) -> None:
+    """Translate sentences, or the rows of a file or of the standard input (``-``), into a file or the standard output.
+
+    From file to file it is a job that may be interrupted (``jobs.Job``). The rows of a file are all read before the
+    first is translated, so that no hour ends at a wrong one; what else comes in is answered as it arrives.
+
+    Args:
+        search: fields of ``SearchConfig`` that take the place of the model's own.
+        devices: see ``on_devices``.
+
+    Raises:
+        ValueError, OSError: a row cannot be read, a model cannot be loaded or has no use of the settings, or a file
+            cannot be written.
+    """
+    is_file = isinstance(source, str) and Path(source).is_file()
+    read = partial(form.read, source) if isinstance(source, str) else lambda: typed(source, form)
+    total = None if isinstance(source, str) and not is_file else sum(1 for _ in read())
+    job = None
+    if is_file and output != "-" and (Path(output).is_file() or not Path(output).exists()):
+        settings = {f"search.{name}": value for name, value in search.items() if name not in SPEED_ONLY}
+        weights = fingerprint(*(file for model in models for file in model_files(model)))
+        made_from = {"input": fingerprint(Path(source)), "model": weights}
+        job = Job(output, made_from | settings | dataclasses.asdict(form))
+    done = job.rows if job else 0
+    with _ended_by_sigterm(), on_devices(partial(Translator.load, models), devices) as model:
+        settings = dataclasses.replace(model.search, **search)
+        # Half as many sentences as a batch has tokens make about a dozen batches, enough to sort by length.
+        size = max(1, settings.tokens_per_batch // 2 // (model.num_devices if total is None else 1))
+        if total is not None:
+            size = max(1, min(size, math.ceil(total / model.num_devices)))
+        rows = islice(read(), done, None)
+        lists = as_they_arrive(rows, size) if total is None else iter(lambda: list(islice(rows, size)), [])
+        answers = model.map(partial(form.answer, search=settings), _numbered(lists, done + 1))
+        with _into(job, output) as write, _progress(output, total, done) as advance:
+            for answer in answers:
+                write(answer.text, answer.rows)
+                advance(answer.rows)
+                done += answer.rows
+            require(total in (None, done), f"{source} has changed while it was read: start again")
 
 
 @contextmanager
 def written(path: str) -> Iterator[TextIO]:
-    """A file to write text to, UTF-8 with plain newlines; ``-`` is the standard output.
+    """A file to write text to, UTF-8 with plain newlines, gzipped if it is named ``.gz``; ``-`` is the standard output.
 
     A regular file takes its name when it is complete. Devices and pipes are written to as they are.
     """
-    text = {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    text = {"mode": "wt", "encoding": "utf-8", "newline": "\n"}
+    opened = gzip.open if path.endswith(".gz") else open
     if path == "-":
+        require(sys.stdout is not None, "the standard output is closed: name a file with --output")
         yield sys.stdout
     elif Path(path).exists() and not Path(path).is_file():
-        with open(path, **text) as file:
+        with opened(path, **text) as file:
             yield file
     else:
-        with written_whole(Path(path).resolve()) as new, open(new, **text) as file:
+        with written_whole(Path(path).resolve()) as new, opened(new, **text) as file:
             yield file
+
+
+def _numbered(lists: Iterable[list[Row]], first: int) -> Iterator[Rows]:
+    for rows in lists:
+        yield Rows(first, rows)
+        first += len(rows)
+
+
+@contextmanager
+def _into(job: Job | None, output: str) -> Iterator[Callable[[str, int], None]]:
+    """What writes the text that answers so many rows."""
+    if job:
+        yield job.append
+        job.finish()
+    else:
+        with written(output) as file:
+
+            def write(text: str, rows: int) -> None:
+                file.write(text)
+                file.flush()
+
+            yield write
+
+
+def _progress(output: str, total: int | None, done: int):
+    """A bar would stand among translations on a terminal."""
+    on_terminal = output == "-" and sys.stdout.isatty()
+    return nullcontext(lambda count: None) if on_terminal else progress("translating", total, done)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the process as Ctrl-C does: nothing temporary is left, and no other process."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

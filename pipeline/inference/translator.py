@@ -17,11 +17,23 @@ from models.search import Hypothesis
 from pipeline.checkpoint import fingerprint, load_model
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.cleaning import normalise
-from pipeline.data.tokenizer import Tokenizers
+from pipeline.data.tokenizer import UNK_ID, Tokenizers
 from pipeline.inference.banned import pattern, spellings
 from pipeline.inference.engine import Engine, EnsembleEngine, Source, TorchEngine, default_device
 from pipeline.inference.risk import choose
 from pipeline.inference.segmentation import blank, split
+
+
+class Sentence(NamedTuple):
+    """A text to translate, and what is asked of its translation."""
+
+    text: str
+
+    prefix: str = ""
+    """What it must begin with."""
+
+    terms: tuple[str, ...] = ()
+    """What it must contain."""
 
 
 class Translation(NamedTuple):
@@ -33,6 +45,9 @@ class Translation(NamedTuple):
 
     finished: bool
     """False if the length limit stopped it."""
+
+    ids: tuple[int, ...] = ()
+    """Its pieces, as they were found; of a text translated in parts, one part's after the other's."""
 
 
 class Translator:
@@ -75,11 +90,12 @@ class Translator:
         engine = engines[0] if len(engines) == 1 else EnsembleEngine(engines)
         return cls(engine, first.tokenizers, first.configuration)
 
-    def translate(self, sentences: Sequence[str], search: SearchConfig | None = None) -> list[str]:
+    def translate(self, sentences: Sequence[str | Sentence], search: SearchConfig | None = None) -> list[str]:
         """The best translation of each sentence; ``search`` takes the place of the model's own settings.
 
         A sentence without a visible character gives an empty one. One beyond ``search.max_source_tokens`` is translated
-        in parts, with a warning.
+        in parts, with a warning; its prefix is the first part's, and no part is asked for its terms. A prefix or term
+        that the model cannot spell is left out, with a warning.
 
         Raises:
             ValueError: ``search`` allows no translation, or one too long for the model's positions.
@@ -88,7 +104,7 @@ class Translator:
 
     def stream(
         self,
-        sentences: Iterable[str],
+        sentences: Iterable[str | Sentence],
         search: SearchConfig | None = None,
         num_hypotheses: int = 1,
         chunk: int | None = None,
@@ -105,7 +121,7 @@ class Translator:
 
     def hypotheses(
         self,
-        sentences: Sequence[str],
+        sentences: Sequence[str | Sentence],
         search: SearchConfig | None = None,
         num_hypotheses: int = 1,
         numbers: Iterable[int] | None = None,
@@ -124,23 +140,27 @@ class Translator:
             num_hypotheses >= 1 and (search.method == "sampling" or num_hypotheses <= search.beam_size),
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
         )
-        rows = self._encode(sentences, search.max_source_tokens, numbers or itertools.count(1))
+        rows = self._encode(
+            [Sentence(each) if isinstance(each, str) else each for each in sentences],
+            search.max_source_tokens,
+            numbers or itertools.count(1),
+        )
         # Longest first: a batch that is too much for the memory is met at once.
-        distinct = sorted({ids for row in rows for ids in row}, key=lambda ids: (-len(ids), ids))
+        distinct = sorted({source for row in rows for source in row}, key=lambda source: (-len(source.ids), source))
         between = blank(self.languages[1])
         phrases = [normalise(phrase, self.unicode_form) for phrase in search.banned]
         banned = {"banned": spellings(phrases, self.tokenizers.target, spaced=between != "")} if phrases else {}
         wanted = _candidates(search, num_hypotheses)
-        hypotheses = self.engine.search([Source(ids) for ids in distinct], search, wanted, **banned)
+        hypotheses = self.engine.search(distinct, search, wanted, **banned)
         refused = pattern(phrases, spaced=between != "") if phrases else None
         found = {
-            ids: _distinct(_best_first(texts, search, refused, self.languages[1]))[:num_hypotheses]
-            for ids, texts in zip(distinct, self._texts(hypotheses), strict=True)
+            source: _distinct(_best_first(texts, search, refused, self.languages[1]))[:num_hypotheses]
+            for source, texts in zip(distinct, self._texts(hypotheses), strict=True)
         }
-        return [_join([found[ids] for ids in row], between) for row in rows]
+        return [_join([found[source] for source in row], between) for row in rows]
 
-    def _encode(self, sentences: Sequence[str], max_tokens: int, numbers: Iterable[int]) -> list[list[tuple[int, ...]]]:
-        """For each sentence the pieces of its parts: one part, several if it is too long, none if it is blank."""
+    def _encode(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Iterable[int]) -> list[list[Source]]:
+        """For each sentence the sources of its parts: one part, several if it is too long, none if it is blank."""
 
         def encode(texts: Sequence[str]) -> list[list[int]]:
             return self.tokenizers.source.encode([normalise(text, self.unicode_form) for text in texts])
@@ -149,18 +169,38 @@ class Translator:
             return [len(ids) for ids in encode(texts)]
 
         rows = []
-        for number, sentence, ids in zip(numbers, sentences, encode(sentences), strict=False):
-            parts = [ids]
-            if len(ids) > max_tokens:
-                text = normalise(sentence, self.unicode_form)
-                parts = encode(split(text, count, max_tokens, self.languages[0]))
-                warnings.warn(
-                    f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
-                    f"it is translated in {len(parts)} parts",
-                    stacklevel=4,
-                )
-            rows.append([tuple(part) for part in parts if part])
+        encoded = encode([sentence.text for sentence in sentences])
+        for number, sentence, ids in zip(numbers, sentences, encoded, strict=False):
+            prefix, terms = self._asked(sentence, number) if ids else ((), ())
+            if len(ids) <= max_tokens:
+                rows.append([Source(tuple(ids), prefix, terms)] if ids else [])
+                continue
+            text = normalise(sentence.text, self.unicode_form)
+            parts = [tuple(part) for part in encode(split(text, count, max_tokens, self.languages[0])) if part]
+            warnings.warn(
+                f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
+                f"it is translated in {len(parts)} parts{', without its terms' if terms else ''}",
+                stacklevel=4,
+            )
+            rows.append([Source(parts[0], prefix), *map(Source, parts[1:])])
         return rows
+
+    def _asked(self, sentence: Sentence, number: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """Prefix and terms in pieces."""
+        if not (sentence.prefix or sentence.terms):
+            return (), ()
+        texts = [normalise(text, self.unicode_form) for text in (sentence.prefix, *sentence.terms)]
+        encoded = []
+        for text, ids in zip(texts, self.tokenizers.target.encode(texts), strict=True):
+            if UNK_ID in ids:
+                warnings.warn(
+                    f'sentence {number}: the model cannot spell "{text}", which its translation is to have: it is left '
+                    "out",
+                    stacklevel=5,
+                )
+            encoded.append(() if UNK_ID in ids else tuple(ids))
+        prefix, *terms = encoded
+        return prefix, tuple(filter(None, terms))
 
     def read(self, found: list[list[Hypothesis]], num_hypotheses: int) -> list[list[Translation]]:
         """Hypotheses as text, each text once."""
@@ -170,7 +210,9 @@ class Translator:
         ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]
         # A model that spells in bytes may spell the end of a line; its translation is one line all the same.
         texts = iter([" ".join(text.splitlines()) for text in self.tokenizers.target.decode(ids)])
-        return [[Translation(next(texts), score, finished) for _, score, finished in each] for each in found]
+        return [
+            [Translation(next(texts), score, finished, tuple(ids)) for ids, score, finished in each] for each in found
+        ]
 
 
 def _candidates(search: SearchConfig, num_hypotheses: int) -> int:
@@ -211,6 +253,7 @@ def _join(parts: list[list[Translation]], between: str) -> list[Translation]:
             between.join(part.text for part in parts),
             sum(part.score for part in parts) / len(parts),
             all(part.finished for part in parts),
+            tuple(itertools.chain.from_iterable(part.ids for part in parts)),
         )
         for parts in zip(*parts, strict=False)  # the shortest list decides
     ]

@@ -2,9 +2,8 @@
 
 import copy
 import dataclasses
+import gzip
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,15 +12,13 @@ import torch
 
 from models.config import ModelConfig
 from models.search import beam_search
-from pipeline.checkpoint import build_model, save_model
+from pipeline.checkpoint import build_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
-from pipeline.inference.documents import write, written
+from pipeline.inference.documents import written
 from pipeline.inference.engine import TorchEngine
-from pipeline.inference.translator import Translation, Translator
-
-ROOT = Path(__file__).parents[2]
+from pipeline.inference.translator import Sentence, Translation, Translator
 
 WORDS = [
     "the",
@@ -211,6 +208,56 @@ def test_a_source_too_long_is_translated_in_parts_with_a_warning(translator):
     assert [first, last] == translator.translate(["seen", "garden"], search)
 
 
+def test_what_is_asked_of_a_translation_reaches_the_engine_and_equal_wishes_are_met_once(translator, monkeypatch):
+    asked = []
+    search = translator.engine.search
+    monkeypatch.setattr(
+        translator.engine, "search", lambda sources, *rest: asked.extend(sources) or search(sources, *rest)
+    )
+    wishes = [
+        Sentence("the cat"),
+        Sentence("the cat", "a  mat"),
+        Sentence("the cat", terms=("seen", " ", "cafe\u0301")),
+    ]
+    found = translator.translate([*wishes, "the cat", *wishes[::-1], Sentence(" ", "a mat", ("seen",))])
+    [ids], [prefix], [seen], [cafe] = (
+        translator.tokenizers.source.encode([text]) for text in ("the cat", "a mat", "seen", "café")
+    )
+    assert (
+        set(asked)
+        == {
+            (tuple(ids), (), ()),
+            (tuple(ids), tuple(prefix), ()),
+            (tuple(ids), (), (tuple(seen), tuple(cafe))),
+        }
+        and len(asked) == 3
+    )
+    assert found == [found[0], found[1], found[2], found[0], found[2], found[1], found[0], ""]
+    assert found[1].startswith("a mat") and "seen" in found[2] and "café" in found[2]
+
+
+def test_wishes_that_cannot_be_met_are_told_and_left_out(translator):
+    plain, parts = "the cat", "the cat sat on a mat. two old trees on that mat."
+    with pytest.warns(UserWarning, match='sentence 2: the model cannot spell "Ж", which its translation is to have'):
+        found = translator.translate([plain, Sentence(plain, "Ж", ("Ж",))])
+    assert found[0] == found[1]
+    search = settings(translator, max_source_tokens=10)
+    with pytest.warns(UserWarning, match="it is translated in 2 parts, without its terms"):
+        [found] = translator.translate([Sentence(parts, "seen", ("garden",))], search)
+    first, second = "the cat sat on a mat.", "two old trees on that mat."
+    assert found == " ".join(translator.translate([Sentence(first, "seen"), second], search))
+
+
+def test_a_translation_knows_its_pieces(translator):
+    parts = ["the cat sat on a mat.", "two old trees on that mat."]
+    search = settings(translator, max_source_tokens=10)
+    with pytest.warns(UserWarning, match="in 2 parts"):
+        [[whole], [blank]] = translator.hypotheses([" ".join(parts), ""], search)
+    [[first], [second]] = translator.hypotheses(parts, search)
+    assert translator.tokenizers.target.decode([list(first.ids)]) == [first.text]
+    assert whole.ids == first.ids + second.ids and blank.ids == ()
+
+
 def test_n_best_lists_of_parts_are_joined(translator):
     parts = ["the cat sat on a mat.", "two old trees on that mat."]
     search = settings(translator, max_source_tokens=10)
@@ -260,22 +307,25 @@ def test_settings_that_need_more_positions_than_the_model_has_learned_are_refuse
 
 def test_a_file_takes_its_name_when_it_is_complete(tmp_path, capsys):
     path = tmp_path / "out.txt"
-    found = [[Translation("ein\x85s", -0.25, True), Translation("zwei", -1.0, False)], [Translation("", 0.0, True)]]
-
-    def interrupted():
-        yield found[0]
+    with pytest.raises(KeyboardInterrupt), written(str(path)) as file:
+        file.write("half")
         assert not path.exists()
         raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write(interrupted(), str(path), table=False)
     assert list(tmp_path.iterdir()) == []
-    write(found, str(path), table=False)
-    assert path.read_bytes() == "ein\x85s\n\n".encode()
-    write(found, str(path), table=True)
-    assert path.read_text("utf-8") == "1\t-0.2500\tend\tein\x85s\n1\t-1.0000\tlimit\tzwei\n2\t0.0000\tend\t\n"
-    write(found[1:], "-", table=False)
-    assert capsys.readouterr().out == "\n"
+    for name, opened in (("out.txt", open), ("out.gz", gzip.open)):
+        with written(str(tmp_path / name)) as file:
+            file.write("ein\x85s\n\n")
+        with opened(tmp_path / name, "rb") as file:
+            assert file.read() == "ein\x85s\n\n".encode()
+    with written("-") as file:
+        file.write("said\n")
+    assert capsys.readouterr().out == "said\n"
+
+
+def test_a_closed_standard_output_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(ValueError, match="the standard output is closed: name a file with --output"), written("-"):
+        pass
 
 
 def test_a_device_a_link_and_a_folder_keep_what_they_are(tmp_path):
@@ -290,49 +340,3 @@ def test_a_device_a_link_and_a_folder_keep_what_they_are(tmp_path):
     with pytest.raises(IsADirectoryError), written(str(tmp_path)) as file:
         file.write("over")
     assert target.exists()
-
-
-@pytest.fixture(scope="module")
-def model_folder(translator, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run") / "model"
-    configuration = Configuration(model=translator.engine.model.config, search=translator.search)
-    save_model(folder, translator.engine.model, translator.tokenizers, configuration, {})
-    return folder
-
-
-def run(model, *arguments, stdin=b"", **environment):
-    command = [sys.executable, "scripts/translate.py", "--model", str(model), *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, env=environment, check=False)
-
-
-def test_lines_in_are_lines_out_under_any_locale(model_folder, translator):
-    lines = ["", "the cat sat", "\ufeffcafé", "a\u2028mat\x85on\x0ca\x0bgarden\rseen", "", "\x00", "garden"]
-    stdin = "\r\n".join(lines).encode()  # the last line has no end
-    found = run(model_folder, stdin=stdin, LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
-    loaded = Translator.load(model_folder, device="cpu")
-    assert found.returncode == 0 and found.stderr == b""
-    assert found.stdout.decode("utf-8") == "".join(text + "\n" for text in loaded.translate(lines))
-    assert found.stdout.count(b"\n") == 7
-
-
-def test_a_table_has_rows_for_every_line(model_folder):
-    found = run(model_folder, "the cat", " ", "--nbest", 3)
-    rows = [line.split("\t") for line in found.stdout.decode().splitlines()]
-    assert [row[0] for row in rows] == ["1", "1", "1", "2"] and rows[3] == ["2", "0.0000", "end", ""]
-    assert all(re.fullmatch(r"-\d+\.\d{4}", row[1]) and row[2] in ("end", "limit") for row in rows[:3])
-
-
-def test_a_line_that_is_not_utf_8_is_named_and_nothing_is_left(model_folder, tmp_path):
-    found = run(model_folder, "--output", tmp_path / "out.txt", stdin=b"the cat\na mat\nM\xfcll\nseen\n")
-    assert found.returncode == 1 and found.stdout == b"" and list(tmp_path.iterdir()) == []
-    complaint = rb"translate.py: error: the standard input, line 3: byte 0xfc at position 2 is not utf-8: .*\n"
-    assert re.fullmatch(complaint, found.stderr)
-
-
-def test_a_reader_that_leaves_ends_it_quietly(model_folder):
-    stdin = b"the cat sat\n\n" * 5000
-    command = f"{sys.executable} scripts/translate.py --model {model_folder} --search.beam_size 1 | head -n 1"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    found = subprocess.run(command, shell=True, input=stdin, capture_output=True, cwd=ROOT, env=environment, check=True)
-    assert found.stdout.count(b"\n") == 1 and found.stderr == b""
