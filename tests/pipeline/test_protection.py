@@ -1,0 +1,244 @@
+"""What is protected comes back byte for byte and as often, whatever the model."""
+
+import re
+import time
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.config import ModelConfig
+from pipeline.checkpoint import build_model
+from pipeline.config import Configuration, SearchConfig, TokenizerConfig
+from pipeline.data.tokenizer import train_tokenizers
+from pipeline.inference.engine import TorchEngine
+from pipeline.inference.protection import PATTERNS, STAND_IN_BEAM, ProtectingTranslator
+from pipeline.inference.tags import pairs, put_back, taken_out
+from pipeline.inference.translator import Sentence, Translation, Translator
+
+SPANS = [
+    *["<b>", "</b>", "<i>", "</i>", "<br/>", '<a href="http://a.b/c?d=e">', "</a>"],
+    *["{name}", "{0}", "%s", "%d", "%(x)s", "${x}", "{{x}}", "{}"],
+    *["https://example.com/a_b?c=%20&d#e", "www.example.org", "john.doe+x@mail.example.org"],
+    *["5", "-3", "1,234.56", "2020-11-30", "12:30", "3/4"],
+]
+WORDS = ["the cat", "seen", "in", "café,", "(old", "trees)", "a", "mat.", ":", "two", "...", "x", "漢"]
+TEXTS = st.lists(
+    st.sampled_from(SPANS + WORDS) | st.sampled_from([" ", " ", " ", " ", "", "  ", "\t"]), max_size=12
+).map("".join)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """An untrained model, which can say anything and writes much that is protected."""
+    configuration = Configuration(
+        tokenizer=TokenizerConfig(vocab_size=150),
+        model=ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2),
+        search=SearchConfig(beam_size=2, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=60),
+    )
+    text = [" ".join([*WORDS, *SPANS[i:], *SPANS[:i], *map(str, range(3, 30))]) for i in range(len(SPANS))]
+    tokenizers = train_tokenizers(text, text, configuration.tokenizer)
+    torch.manual_seed(4)
+    model = build_model(configuration, tokenizers).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return Translator(TorchEngine(model, workers=1), tokenizers, configuration)
+
+
+class Written:
+    """In place of an engine's search: what a translation is, by the sentence's text."""
+
+    def __init__(self, monkeypatch, write):
+        self.asked = []
+
+        def hypotheses(translator, sentences, search=None, num_hypotheses=1, numbers=None):
+            self.asked += sentences
+            texts = [each if isinstance(each, str) else each.text for each in sentences]
+            return [[Translation(write(text), -1.0, True)] for text in texts]
+
+        monkeypatch.setattr(Translator, "hypotheses", hypotheses)
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4), kinds=st.sets(st.sampled_from(list(PATTERNS)), min_size=1))
+def test_every_protected_span_comes_back_whatever_the_model_writes(translator, texts, kinds):
+    found = ProtectingTranslator(translator, sorted(kinds)).translate(texts)
+    for text, translation in zip(texts, found, strict=True):
+        spans, there = (
+            Counter(span for kind in kinds for span in re.findall(PATTERNS[kind], each)) for each in (text, translation)
+        )
+        # Alone, a pattern may see a number within what is an address or a tag to all of them together.
+        joint = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind in kinds))
+        wanted, written = Counter(joint.findall(text)), Counter(joint.findall(translation))
+        assert {span: written[span] for span in wanted} == wanted
+        assert all(there[span] >= count for span, count in spans.items() if span in wanted)
+        if "tag" in kinds:
+            assert tag_pairs(translation) == tag_pairs(text)
+        if not wanted:
+            assert translation == translator.translate([text])[0]
+
+
+def tag_pairs(text):
+    tags = re.findall(PATTERNS["tag"], text)
+    closed = pairs(tags)
+    alone = set(range(len(tags))) - closed.keys() - set(closed.values())
+    return Counter([*((tags[a], tags[b]) for a, b in closed.items()), *(tags[i] for i in alone)])
+
+
+@pytest.mark.parametrize(
+    "kind, text, spans",
+    [
+        ("url", "See https://a.b/c_(d), or (http://x.y). www.e.f!", ["https://a.b/c_(d", "http://x.y", "www.e.f"]),
+        ("url", "请看https://a.cn/b。谢谢", ["https://a.cn/b"]),
+        ("email", "a.b+c@d-e.fg, not a@b or @c.de; x@y.z.", ["a.b+c@d-e.fg", "x@y.z"]),
+        ("number", "17 of 1,234.5 on 2020-11-30, 12:30, -3.", ["17", "1,234.5", "2020-11-30", "12:30", "-3"]),
+        ("number", "A4, 5th, x2 and 3.5x are names; (7)", ["7"]),
+        ("placeholder", "{name} {0} %s %d %(x)s ${x} {{x}} %2$s %.2f 100% of 5 %",
+         ["{name}", "{0}", "%s", "%d", "%(x)s", "${x}", "{{x}}", "%2$s", "%.2f"]),
+        ("tag", '<b>a</b> <br/> <a href="x">1 < 2</a> <3 a<b', ["<b>", "</b>", "<br/>", '<a href="x">', "</a>"]),
+    ],
+)  # fmt: skip
+def test_what_is_protected(kind, text, spans):
+    assert re.findall(PATTERNS[kind], text) == spans
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a" * 100_000, "a@" * 50_000, "a." * 50_000, "a-" * 50_000, "@a." * 33_000, "a@b" + ".c" * 50_000 + "@"),
+        *("1" * 100_000, "1." * 50_000 + "x", "1" * 100_000 + "x", "-" * 100_000, "1-" * 50_000),
+        *("{" * 100_000, "{a" * 50_000, "{{" * 50_000, "%(" * 50_000, "%" * 100_000, "%0" * 50_000, "$" * 100_000),
+        *(
+            "<a" * 50_000,
+            "<a " * 33_000,
+            "<" * 100_000,
+            "</a" * 33_000,
+            "<a>" * 33_000,
+            "<a>" * 16_000 + "</b>" * 16_000,
+        ),
+        *("http://" * 14_000, "www." * 25_000, "http://" + "." * 100_000, "www" * 33_000),
+    ],
+    ids=lambda text: text[:6],
+)
+def test_hostile_text_takes_no_longer_than_other_text(translator, text):
+    protecting = ProtectingTranslator(translator, list(PATTERNS))
+    start = time.process_time()
+    protecting._plan(text)
+    assert protecting.keeps(text, text)
+    assert time.process_time() - start < 2
+
+
+def test_a_model_that_copies_is_left_alone(translator, monkeypatch):
+    written = Written(monkeypatch, str.upper)
+    protecting = ProtectingTranslator(translator, ["number", "url"])
+    assert protecting.translate(["two 5 cats", "no spans"]) == ["TWO 5 CATS", "NO SPANS"]
+    assert len(written.asked) == 2
+
+
+def test_what_is_a_word_in_one_language_may_be_a_figure_in_another(translator, monkeypatch):
+    Written(monkeypatch, lambda text: text.replace("two", "2"))
+    protecting = ProtectingTranslator(translator, ["number"])
+    assert protecting.translate(["two cats", "two of 5 cats", "two of 2 cats"]) == [
+        "2 cats",
+        "2 of 5 cats",
+        "two of 2 cats",
+    ]
+
+
+def test_stand_ins_take_the_place_of_what_a_model_does_not_copy(translator, monkeypatch):
+    written = Written(monkeypatch, lambda text: " ".join(reversed(text.replace("{", "?").split())))
+    protecting = ProtectingTranslator(translator, ["placeholder", "email"])
+    first, second, third, *_ = protecting.stand_ins
+    (found,) = protecting.translate([f"mail {{name}} at a.b@c.de with {first} cats"])
+    assert found == f"cats {first} with a.b@c.de at {{name}} mail"
+    assert written.asked[1] == Sentence(f"mail {second} at {third} with {first} cats", "", (second, third))
+
+
+def test_there_are_never_more_stand_ins_than_a_beam_can_hold(translator, monkeypatch):
+    written = Written(monkeypatch, lambda text: text.replace("{", "?"))
+    spans = " and ".join("{x}" for _ in range(STAND_IN_BEAM))
+    assert ProtectingTranslator(translator, ["placeholder"]).translate([spans]) == [spans]
+    assert all(isinstance(each, str) or not each.terms for each in written.asked)
+
+
+def test_tags_go_around_the_words_that_were_written_from_theirs(translator, monkeypatch):
+    Written(monkeypatch, lambda text: re.sub(r"<.*?>", "", text).upper())
+    seen = []
+
+    class Aligned:
+        def alignment(self):
+            return [(0, 2), (1, 1), (2, 0)]
+
+    monkeypatch.setattr(
+        "pipeline.inference.protection.attended", lambda *arguments: seen.append(arguments[1:]) or Aligned()
+    )
+    protecting = ProtectingTranslator(translator, ["tag"])
+    assert protecting.translate(["<b>a</b> b <i>c</i>"]) == ["<i>A</i> B <b>C</b>"]
+    assert seen == [("a b c", "A B C")]
+
+
+REVERSED, STRAIGHT = [(0, 2), (1, 1), (2, 0)], [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "source, alignment, target",
+    [
+        ("<b>a</b> b c.", STRAIGHT, "<b>X</b> Y Z."),
+        ("<b>a b</b> c.", REVERSED, "X <b>Y Z.</b>"),
+        ("a <b>b <i>c</i></b>.", STRAIGHT, "X <b>Y <i>Z</i></b>."),
+        ("a <b>b <i>c</i></b>.", REVERSED, "<b><i>X</i> Y</b> Z."),
+        ("(<b>a</b>) b c", STRAIGHT, "<b>X</b> Y Z."),
+        ("<b> a </b> b c.", STRAIGHT, "<b> X </b> Y Z."),
+        ("a<br/> b c.", REVERSED, "X Y Z.<br/>"),
+        ("a <br/>b c.", STRAIGHT, "X <br/>Y Z."),
+        ("a <br/> b c.", STRAIGHT, "X <br/> Y Z."),
+        ("a b c <br/>", STRAIGHT, "X Y Z. <br/>"),
+        ("a b <i></i>c", STRAIGHT, "X Y <i></i>Z."),
+        ("a <b>b</b> c", [(0, 0), (2, 2)], None),
+        ("a b<b>c</b>", STRAIGHT, None),
+        ("a </b>b <b>c", STRAIGHT, "X </b>Y <b>Z."),
+    ],
+)
+def test_where_tags_go(source, alignment, target):
+    without = taken_out(re.split(PATTERNS["tag"], source), re.findall(PATTERNS["tag"], source))
+    found = without and put_back("X Y Z.", without[1], alignment)
+    assert found == target
+    if target:
+        assert tag_pairs(found) == tag_pairs(source)
+
+
+@pytest.mark.parametrize(
+    "tags, closed",
+    [
+        (["<b>", "</b>"], {0: 1}),
+        (["<b>", "<br>", "</b>"], {0: 2}),
+        (["<b>", "<i>", "</b>", "</i>"], {0: 2}),
+        (["</b>", "<b>"], {}),
+        (["<b>", "<b>", "</b>", "</b>"], {1: 2, 0: 3}),
+        (["<b/>", "<a x='1'>", "</a>"], {1: 2}),
+    ],
+)
+def test_which_tags_belong_together(tags, closed):
+    assert pairs(tags) == closed
+
+
+def test_pieces_keep_the_spaces_around_spans_and_lose_full_stops_they_had_not(translator, monkeypatch):
+    Written(monkeypatch, lambda text: "Ja." if len(text) < 12 else "nothing of it")
+    protecting = ProtectingTranslator(translator, ["placeholder"])
+    assert protecting.translate(["Go to{x}, now  {y}(then) stop."]) == ["Ja{x}, Ja  {y}(Ja."]
+
+
+def test_a_piece_whose_translation_would_spoil_a_span_stays_as_it_is(translator, monkeypatch):
+    Written(monkeypatch, lambda text: text.replace("a", "1").replace("b", "6"))
+    protecting = ProtectingTranslator(translator, ["number"])
+    assert protecting.translate(["a,5 is b 6!a c 7"]) == ["a,5 is b 6!1 c 7"]
+
+
+def test_kinds_are_checked(translator):
+    with pytest.raises(ValueError, match="protect=names is unknown: choose among tag, placeholder, url, email, number"):
+        ProtectingTranslator(translator, ["names"])
+    with pytest.raises(ValueError, match="protect= names nothing"):
+        ProtectingTranslator(translator, [])
