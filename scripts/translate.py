@@ -19,6 +19,10 @@ def translate(
     nbest: int = 1,
     scores: bool = False,
     add: list[Literal["tokens", "alignment", "missing_terms"]] = [],
+    document: bool = False,
+    protect: list[Literal["url", "email", "number", "placeholder", "tag"]] = [],
+    engine: Literal["dragoman", "ctranslate2"] = "dragoman",
+    precision: Literal["auto", "32", "bf16", "int8"] = "auto",
     devices: int = 1,
     search: Given[SearchConfig] = Given(),
 ):
@@ -35,12 +39,17 @@ def translate(
         nbest: Translations per line: as a table, or in objects as a field.
         scores: Write a table of line number, score, "end" or "limit" (what stopped it), text; or fields in objects.
         add: More fields: pieces, word alignment from attention (Pharaoh's format), terms that were not put in.
+        document: Lines are paragraphs, translated sentence by sentence; layout and blank lines stay.
+        protect: Kinds of spans that come out unchanged.
+        engine: What searches; ctranslate2 takes a folder that scripts/export.py wrote.
+        precision: Of products of matrices; auto is bf16 on a GPU that has it; int8 is for CPUs.
         devices: Processes that share the work, on a GPU each; 0 is all GPUs.
     """
     from pipeline.inference import documents, records  # slow to import: not for --help
 
     form = records.Form.chosen(format, "" if sentences else input, json, source_column, nbest, scores, add)
-    documents.translate(model.split(","), sentences or input, output, form, search, devices)
+    how = {"engine": engine, "precision": precision, "document": document, "protect": protect}
+    documents.translate(model.split(","), sentences or input, output, form, search, devices, **how)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import ctranslate2
+import torch
 
 from models.search import Hypothesis
 from pipeline.config import Configuration, SearchConfig, require
@@ -58,9 +59,11 @@ class CTranslate2Engine:
             device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
         ctranslate2.set_log_level(logging.ERROR)  # it tells of every type that it replaces by the nearest
         self.workers = workers or (1 if device == "cuda" else os.cpu_count() or 1)
+        threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(
             str(folder), device, compute_type=compute_type, inter_threads=self.workers, intra_threads=1
         )
+        torch.set_num_threads(threads)  # the engine sets it for the whole process
 
     def require(self, search: SearchConfig) -> None:
         require_as_ours(search, self.configuration, "CTranslate2")

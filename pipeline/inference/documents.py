@@ -5,18 +5,22 @@ import gzip
 import math
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+import torch
 
 from pipeline.checkpoint import written_whole
 from pipeline.config import require
 from pipeline.data.arrivals import as_they_arrive
 from pipeline.data.progress import progress
 from pipeline.inference.jobs import Job, fingerprint, model_files
+from pipeline.inference.paragraphs import ParagraphTranslator
+from pipeline.inference.protection import ProtectingTranslator
 from pipeline.inference.records import Form, Row, Rows, typed
 from pipeline.inference.sharding import on_devices
 from pipeline.inference.translator import Translator
@@ -32,6 +36,7 @@ def translate(
     form: Form,
     search: dict,
     devices: int = 1,
+    **how: Any,
 ) -> None:
     """Translate sentences, or the rows of a file or of the standard input (``-``), into a file or the standard output.
 
@@ -41,6 +46,7 @@ def translate(
     Args:
         search: fields of ``SearchConfig`` that take the place of the model's own.
         devices: see ``on_devices``.
+        how: see ``load``.
 
     Raises:
         ValueError, OSError: a row cannot be read, a model cannot be loaded or has no use of the settings, or a file
@@ -54,9 +60,9 @@ def translate(
         settings = {f"search.{name}": value for name, value in search.items() if name not in SPEED_ONLY}
         weights = fingerprint(*(file for model in models for file in model_files(model)))
         made_from = {"input": fingerprint(Path(source)), "model": weights}
-        job = Job(output, made_from | settings | dataclasses.asdict(form))
+        job = Job(output, made_from | settings | dataclasses.asdict(form) | how)
     done = job.rows if job else 0
-    with _ended_by_sigterm(), on_devices(partial(Translator.load, models), devices) as model:
+    with _ended_by_sigterm(), on_devices(partial(load, models, **how), devices) as model:
         settings = dataclasses.replace(model.search, **search)
         # Half as many sentences as a batch has tokens make about a dozen batches, enough to sort by length.
         size = max(1, settings.tokens_per_batch // 2 // (model.num_devices if total is None else 1))
@@ -71,6 +77,22 @@ def translate(
                 advance(answer.rows)
                 done += answer.rows
             require(total in (None, done), f"{source} has changed while it was read: start again")
+
+
+def load(
+    models: list[str],
+    engine: str = "dragoman",
+    precision: str = "auto",
+    document: bool = False,
+    protect: Sequence[str] = (),
+    device: torch.device | None = None,
+) -> Translator:
+    """What translates: a model, or several, on an engine (``Translator.load``); with ``document``, each row as running
+    text (``ParagraphTranslator``); with ``protect``, spans of these kinds unchanged (``ProtectingTranslator``)."""
+    translator = Translator.load(models, device, precision, engine)
+    if protect:
+        translator = ProtectingTranslator(translator, protect)
+    return ParagraphTranslator(translator) if document else translator
 
 
 @contextmanager

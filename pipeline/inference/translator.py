@@ -36,6 +36,10 @@ class Sentence(NamedTuple):
     """What it must contain."""
 
 
+COMPUTE_TYPES = {"auto": "default", "32": "float32", "bf16": "bfloat16", "int8": "int8"}
+"""Precisions by CTranslate2's names."""
+
+
 class Translation(NamedTuple):
     text: str
     """One line of plain text."""
@@ -67,17 +71,26 @@ class Translator:
         paths: str | Path | Sequence[str | Path],
         device: str | torch.device | None = None,
         precision: str = "auto",
+        engine: str = "dragoman",
     ) -> "Translator":
         """The model of a run folder, a model folder or a ``.ckpt``; on a GPU where there is one, unless told where.
 
         Several models translate as one (``search.ensemble``), with the settings of the first. ``precision`` is as of
         ``TorchEngine``.
 
+        ``engine`` is ours, or ``ctranslate2``, for one folder that ``scripts/export.py`` wrote.
+
         Raises:
             ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers.
         """
         paths = [paths] if isinstance(paths, str | Path) else paths
         require(len(paths) > 0, "there is no model: name at least one")
+        if engine == "ctranslate2":
+            from pipeline.inference import ctranslate2_engine  # needs a package of the export extra
+
+            require(len(paths) == 1, "engine=ctranslate2 translates with one model: name one exported folder")
+            kind = "auto" if device is None else torch.device(device).type
+            return cls(*ctranslate2_engine.load(paths[0], kind, COMPUTE_TYPES[precision]))
         loaded = [load_model(path) for path in paths]
         first = loaded[0]
         for path, other in zip(paths, loaded, strict=True):
