@@ -47,9 +47,12 @@ def main(command: Callable | dict[str, Callable]) -> None:
     Exits with 2 where the command line is wrong and with 1 where the work meets a ``ValueError`` or ``OSError``,
     in one line on stderr (with the traceback where DRAGOMAN_TRACEBACK is set).
     """
-    sys.stdin.reconfigure(encoding="utf-8")
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  (Python has no stream for what was closed)
     sys.stderr.reconfigure(encoding="utf-8", errors="replace")
+    if sys.stdin:
+        sys.stdin.reconfigure(encoding="utf-8")
+    if sys.stdout:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     program = Path(sys.argv[0]).name
     warnings.showwarning = lambda message, *_: print(f"{program}: warning: {message}", file=sys.stderr)
     with _one_line_errors(program, status=2):
@@ -57,7 +60,8 @@ def main(command: Callable | dict[str, Callable]) -> None:
         function, arguments = _parse(command, program, sys.argv[1:])
     with _one_line_errors(program, status=1):
         function(*arguments.args, **arguments.kwargs)
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.flush()
 
 
 def read_configuration(path: str | Path) -> Configuration:

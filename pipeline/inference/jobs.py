@@ -34,15 +34,16 @@ class Job:
         self.made_from = made_from
         self.rows = self.bytes = 0
         self.file: BinaryIO | None = None
-        if self.partial.exists():
+        if self.partial.exists() and self.partial.stat().st_size:
             self._read_record()
             self._open()
 
     def append(self, text: str, rows: int) -> None:
         """:raises ValueError: another process writes the same file."""
         if not self.file:
-            self._write_record()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
+            self._write_record()
         content = text.encode()
         if self.path.suffix == ".gz":
             content = gzip.compress(content, mtime=0)  # such pieces one after the other are a gzip file
@@ -109,4 +110,4 @@ def model_files(path: str | Path) -> list[Path]:
     """The files of a model: a checkpoint, or those of a model folder or of the one in a run folder."""
     path = Path(path)
     folder = path / "model" if (path / "model").is_dir() else path
-    return sorted(file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else [path]
+    return sorted(file for file in (folder.iterdir() if folder.is_dir() else [path]) if file.is_file())
