@@ -167,6 +167,8 @@ class ProtectingTranslator(Translator):
                 text = put_back(text, plan.tags, attended(self, plan.text, text).alignment())
             except ValueError:  # nobody sees where these words came from: too many of them, or none, or no attention
                 return None
+        if text is None:
+            return None
         return found._replace(text=NUMBER.sub(lambda number: plan.spans.get(number[0], number[0]), text))
 
     def _in_pieces(

@@ -178,6 +178,7 @@ def test_tags_go_around_the_words_that_were_written_from_theirs(translator, monk
     protecting = ProtectingTranslator(translator, ["tag"])
     assert protecting.translate(["<b>a</b> b <i>c</i>"]) == ["<i>A</i> B <b>C</b>"]
     assert seen == [("a b c", "A B C")]
+    assert protecting.translate(["a b c <b>d</b>"]) == ["A B C <b>D</b>"]  # nothing comes from the last word
 
 
 REVERSED, STRAIGHT = [(0, 2), (1, 1), (2, 0)], [(0, 0), (1, 1), (2, 2)]
