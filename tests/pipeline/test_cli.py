@@ -187,6 +187,18 @@ def test_a_reader_that_has_left_is_no_failure(speak):
     process.stderr.close()
 
 
+def test_who_has_closed_its_streams_gets_a_status_all_the_same():
+    code = "import pipeline.cli\ndef verb():\n    raise ValueError\npipeline.cli.main(verb)"
+    command = f"'{sys.executable}' -c '{code}' <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True, cwd=Path(__file__).parents[2]).returncode == 1
+    assert (
+        subprocess.run(
+            command.replace("raise ValueError", "pass"), shell=True, cwd=Path(__file__).parents[2]
+        ).returncode
+        == 0
+    )
+
+
 def test_sub_commands_are_offered_by_name(monkeypatch, error_of):
     status, error = error_of({"train": train, "translate": translate}, "tranlate")
     assert status == 2 and "choose one of train|translate" in error
