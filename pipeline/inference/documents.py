@@ -55,12 +55,8 @@ def translate(
     is_file = isinstance(source, str) and Path(source).is_file()
     read = partial(form.read, source) if isinstance(source, str) else lambda: typed(source, form)
     total = None if isinstance(source, str) and not is_file else sum(1 for _ in read())
-    job = None
-    if is_file and output != "-" and (Path(output).is_file() or not Path(output).exists()):
-        settings = {f"search.{name}": value for name, value in search.items() if name not in SPEED_ONLY}
-        weights = fingerprint(*(file for model in models for file in model_files(model)))
-        made_from = {"input": fingerprint(Path(source)), "model": weights}
-        job = Job(output, made_from | settings | dataclasses.asdict(form) | how)
+    into_file = output != "-" and (Path(output).is_file() or not Path(output).exists())
+    job = Job(output, _made_from(models, source, form, search, how)) if is_file and into_file else None
     done = job.rows if job else 0
     with _ended_by_sigterm(), on_devices(partial(load, models, **how), devices) as model:
         settings = dataclasses.replace(model.search, **search)
@@ -112,6 +108,13 @@ def written(path: str) -> Iterator[TextIO]:
     else:
         with written_whole(Path(path).resolve()) as new, opened(new, **text) as file:
             yield file
+
+
+def _made_from(models: list[str], source: str, form: Form, search: dict, how: dict) -> dict:
+    """All that decides what is written."""
+    weights = fingerprint(*(file for model in models for file in model_files(model)))
+    settings = {f"search.{name}": value for name, value in search.items() if name not in SPEED_ONLY}
+    return {"input": fingerprint(Path(source)), "model": weights} | settings | dataclasses.asdict(form) | how
 
 
 def _numbered(lists: Iterable[list[Row]], first: int) -> Iterator[Rows]:

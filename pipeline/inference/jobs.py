@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.checkpoint import to_disk, written_whole
+from pipeline.checkpoint import to_disk
 from pipeline.config import require
 
 
@@ -84,8 +84,10 @@ class Job:
 
     def _write_record(self) -> None:
         record = {"rows": self.rows, "bytes": self.bytes, "made_from": self.made_from}
-        with written_whole(self.record) as new:
-            new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        new = self.record.with_name(f"{self.record.name}.new")
+        new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        to_disk(new)
+        new.replace(self.record)
 
     def _open(self) -> None:
         self.file = open(self.partial, "ab")  # noqa: SIM115

@@ -91,7 +91,8 @@ class Form:
                 yield self.plain(line)
 
     def plain(self, text: str) -> Row:
-        return Row(Sentence(text), json.dumps({self.source_column: text}, ensure_ascii=False))
+        made = json.dumps({self.source_column: text}, ensure_ascii=False) if self.json_out else ""
+        return Row(Sentence(text), made)
 
     def _parsed(self, line: str, place: str) -> Row:
         if not line.strip():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from functools import partial
 
 import pytest
 
@@ -46,13 +47,14 @@ def test_killed_at_any_step_it_goes_on_to_the_same_bytes(tmp_path, name, monkeyp
         path = tmp_path / str(killed_at) / name
         countdown = iter(range(killed_at, -1, -1))
 
-        def step(*arguments, real=os.fsync, countdown=countdown):
+        def step(real, *arguments, countdown=countdown):
             if next(countdown) == 0:
                 raise Killed
-            real(*arguments)
+            return real(*arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", step)
+            for name_of_step in ("fsync", "replace", "truncate", "unlink"):
+                patched.setattr(os, name_of_step, partial(step, getattr(os, name_of_step)))
             try:
                 go_on(path)
                 break
@@ -62,7 +64,7 @@ def test_killed_at_any_step_it_goes_on_to_the_same_bytes(tmp_path, name, monkeyp
         go_on(path)
         assert path.read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
         assert [*path.parent.iterdir()] == [path]
-    assert killed_at > 9, "every part is put on disk, and the count of its rows after it"
+    assert killed_at > 9, "there were steps"
 
 
 def test_what_was_written_and_not_counted_is_made_again(tmp_path):
