@@ -21,7 +21,7 @@ def translate(
     add: list[Literal["tokens", "alignment", "missing_terms"]] = [],
     document: bool = False,
     protect: list[Literal["url", "email", "number", "placeholder", "tag"]] = [],
-    engine: Literal["dragoman", "ctranslate2"] = "dragoman",
+    engine: Literal["dragoman", "ctranslate2", "huggingface"] = "dragoman",
     precision: Literal["auto", "32", "bf16", "int8"] = "auto",
     devices: int = 1,
     search: Given[SearchConfig] = Given(),
@@ -41,7 +41,7 @@ def translate(
         add: More fields: pieces, word alignment from attention (Pharaoh's format), terms that were not put in.
         document: Lines are paragraphs, translated sentence by sentence; layout and blank lines stay.
         protect: Kinds of spans that come out unchanged.
-        engine: What searches; ctranslate2 takes a folder that scripts/export.py wrote.
+        engine: What searches; those of others take a folder that scripts/export.py wrote.
         precision: Of products of matrices; auto is bf16 on a GPU that has it; int8 is for CPUs.
         devices: Processes that share the work, on a GPU each; 0 is all GPUs.
     """

@@ -8,6 +8,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,19 +79,16 @@ class Translator:
         Several models translate as one (``search.ensemble``), with the settings of the first. ``precision`` is as of
         ``TorchEngine``.
 
-        ``engine`` is ours, or ``ctranslate2``, for one folder that ``scripts/export.py`` wrote.
+        ``engine`` is ours, or ``ctranslate2`` or ``huggingface``, for one folder that ``scripts/export.py`` wrote.
 
         Raises:
             ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers.
         """
         paths = [paths] if isinstance(paths, str | Path) else paths
         require(len(paths) > 0, "there is no model: name at least one")
-        if engine == "ctranslate2":
-            from pipeline.inference import ctranslate2_engine  # needs a package of the export extra
-
-            require(len(paths) == 1, "engine=ctranslate2 translates with one model: name one exported folder")
-            kind = "auto" if device is None else torch.device(device).type
-            return cls(*ctranslate2_engine.load(paths[0], kind, COMPUTE_TYPES[precision]))
+        if engine != "dragoman":
+            require(len(paths) == 1, f"engine={engine} translates with one model: name one exported folder")
+            return cls(*_exported(engine, paths[0], device, precision))
         loaded = [load_model(path) for path in paths]
         first = loaded[0]
         for path, other in zip(paths, loaded, strict=True):
@@ -226,6 +224,20 @@ class Translator:
         return [
             [Translation(next(texts), score, finished, tuple(ids)) for ids, score, finished in each] for each in found
         ]
+
+
+def _exported(
+    engine: str, folder: str | Path, device: str | torch.device | None, precision: str
+) -> tuple[Engine, Tokenizers, Configuration]:
+    try:
+        module = import_module(f"pipeline.inference.{engine}_engine")
+    except ModuleNotFoundError as error:
+        raise ValueError(f"engine={engine} needs {error.name}: pip install 'dragoman[export]'") from None
+    if engine == "ctranslate2":
+        kind = "auto" if device is None else torch.device(device).type
+        return module.load(folder, kind, COMPUTE_TYPES[precision])
+    require(precision in ("auto", "32"), f"precision={precision}: engine={engine} computes as the export was written")
+    return module.load(folder)
 
 
 def _candidates(search: SearchConfig, num_hypotheses: int) -> int:

@@ -1,6 +1,7 @@
 """Engines of others find what our own finds: the same tokens, the same scores, under the same limits."""
 
 import random
+import sys
 from dataclasses import replace
 
 import pytest
@@ -296,3 +297,12 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         CTranslate2Engine(tmp_path)
     with pytest.raises(ValueError, match="no model of transformers: give a folder"):
         HuggingFaceEngine(tmp_path)
+
+
+def test_a_missing_engine_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.delitem(sys.modules, "pipeline.inference.ctranslate2_engine", raising=False)
+    with pytest.raises(ValueError, match=r"engine=ctranslate2 needs ctranslate2: pip install 'dragoman\[export\]'"):
+        Translator.load("somewhere", engine="ctranslate2")
+    with pytest.raises(ValueError, match="one model: name one exported folder"):
+        Translator.load(["a", "b"], engine="ctranslate2")
