@@ -466,6 +466,20 @@ def fail_at_three(translator, number):
         raise ValueError("chunk 3 is wrong")
 
 
+@pytest.mark.gpu
+def test_every_gpu_has_a_model_of_its_own(model):
+    with on_devices(partial(Translator.load, model), 0) as devices:
+        assert devices.num_devices == torch.cuda.device_count()
+        found = {*devices.map(device_of, range(devices.num_devices))}
+    assert found == {("cuda", i) for i in range(torch.cuda.device_count())}
+
+
+def device_of(translator, number):
+    time.sleep(1)  # so that each has one part
+    device = translator.engine.device
+    return device.type, device.index or 0
+
+
 def test_more_devices_than_there_are_are_refused(model, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for devices in (3, -1):
