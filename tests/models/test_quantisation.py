@@ -1,0 +1,65 @@
+"""Products in fewer bits come near the exact ones, and a row's depends on that row alone."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from models.config import ModelConfig
+from models.quantisation import PIECE, BFloat16Linear, Int8Linear, quantise, with_linear_maps
+from models.transformer import Transformer
+
+
+def test_whole_numbers_times_scales_are_the_numbers_to_within_half_a_scale():
+    x = torch.randn(5, 40) * torch.logspace(-6, 6, 5)[:, None]
+    whole, scale = quantise(x)
+    assert whole.dtype == torch.int8 and whole.abs().amax(-1).tolist() == [127] * 5
+    assert ((whole * scale - x).abs() <= scale * 0.5001).all()
+
+
+def test_a_row_of_zeros_stays_zeros():
+    assert_close(Int8Linear(torch.randn(4, 8), torch.ones(4))(torch.zeros(2, 8)), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_8_bits_are_the_product_of_the_rounded_matrices(bias):
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 48, bias=bias)
+    x = torch.randn(2, 90, 64)
+    (rows, scale), (weight, weight_scale) = quantise(x.view(-1, 64)), quantise(linear.weight.detach())
+    expected = (rows.double() * scale) @ (weight.double() * weight_scale).T
+    expected = expected + linear.bias if bias else expected
+    y = Int8Linear(linear.weight, linear.bias)(x)
+    assert y.shape == (2, 90, 48) and y.dtype == torch.float32
+    assert_close(y.view(-1, 48).double(), expected.detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "error"), [(Int8Linear, 0.02), (BFloat16Linear, 0.01)])
+def test_it_comes_near_the_exact_product(kind, error):
+    torch.manual_seed(0)
+    linear, x = nn.Linear(256, 256), torch.randn(32, 256)
+    exact = linear(x)
+    assert (kind(linear.weight, linear.bias)(x) - exact).norm() < error * exact.norm()
+
+
+def test_what_becomes_of_a_row_does_not_depend_on_the_others():
+    torch.manual_seed(0)
+    linear = Int8Linear(torch.randn(33, 16), torch.randn(33))
+    x = torch.randn(2 * PIECE + 3, 16)
+    together = linear(x)
+    x[1:] *= 1000
+    assert torch.equal(linear(x)[0], together[0]) and torch.equal(linear(x[:1])[0], together[0])
+
+
+def test_a_model_keeps_its_own_weights_and_shares_all_that_is_not_rounded():
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, d_ff=64, num_heads=2), 20, 20, 0)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    rounded = with_linear_maps(model.eval(), "int8")
+    assert not any(isinstance(module, nn.Linear) for module in rounded.modules())
+    assert rounded.target_embedding.weight is model.target_embedding.weight
+    assert all(torch.equal(model.state_dict()[name], weight) for name, weight in before.items())
+    source, target = torch.randint(1, 20, (3, 7)), torch.randint(1, 20, (3, 5))
+    with torch.inference_mode():
+        exact, near = model(source, target), rounded(source, target)
+    assert (near - exact).norm() < 0.05 * exact.norm()
