@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from models.length import LengthNormalisation
-from models.rules import IMPOSSIBLE, Rule, repetition_penalty
-from models.search import Hypothesis, State, Step
+from models.rules import IMPOSSIBLE, Rule
+from models.search import Hypothesis, State, Step, normalised
 
 
 @torch.no_grad()
@@ -64,12 +64,9 @@ def sample(
 
     for position in range(longest):
         logits, state = step(tokens.reshape(-1, 1), state)
-        logits = logits.float().index_fill(-1, forbidden, IMPOSSIBLE)
         place = (alive[:, None], numbers)
         so_far = ids[place].flatten(0, 1)[:, :position]
-        if repetition != 1.0:
-            logits = repetition_penalty(logits, so_far, repetition)
-        log_probs = logits.log_softmax(-1)
+        log_probs = normalised(logits, forbidden, so_far, repetition)
         for rule in rules:
             rule(log_probs, so_far, alive.repeat_interleave(numbers.size(1)))
         likely = most_probable(log_probs / temperature, top_k, top_p)

@@ -118,7 +118,7 @@ def beam_search(
         limits = max_lengths[alive]
         logits, state = step(tokens.view(-1, 1), state)
         so_far = histories.flatten(0, 1)[:, : position - 1]
-        log_probs = _log_probs(logits, forbidden, so_far, repetition)
+        log_probs = normalised(logits, forbidden, so_far, repetition)
         for rule in rules:
             rule(log_probs, so_far, alive.repeat_interleave(beams))
         if terms:
@@ -172,7 +172,7 @@ def score_targets(
     forbidden = target_out.new_tensor(forbidden_ids)
     total = torch.zeros(len(target_out), device=logits.device)
     for position, tokens in enumerate(target_out.unbind(1)):
-        log_probs = _log_probs(logits[:, position].clone(), forbidden, target_out[:, :position], repetition)
+        log_probs = normalised(logits[:, position].clone(), forbidden, target_out[:, :position], repetition)
         total += log_probs.gather(1, tokens[:, None])[:, 0].masked_fill(tokens == pad_id, 0.0)
     return length.worth(total, (target_out != pad_id).sum(1))
 
@@ -257,7 +257,7 @@ def _longest(max_lengths: Tensor) -> int:
     return max(limits, default=0)
 
 
-def _log_probs(logits: Tensor, forbidden: Tensor, so_far: Tensor, repetition: float) -> Tensor:
+def normalised(logits: Tensor, forbidden: Tensor, so_far: Tensor, repetition: float) -> Tensor:
     """Normalised over all tokens that stand for text. Writes to ``logits``, which are as large as all else together."""
     logits = logits.float()
     if repetition != 1.0:
