@@ -19,7 +19,7 @@ from models.coverage import Coverage, attention_to_source, coverage
 from models.encoder_decoder import EncoderDecoder, Memory
 from models.ensemble import Ensemble, EnsembleState
 from models.length import LENGTH_NORMALISATIONS
-from models.quantisation import LINEAR_MAPS, with_linear_maps
+from models.linear_maps import LINEAR_MAPS, with_linear_maps
 from models.rules import BannedPhrases, ForcedPrefix, MinLength, NoRepeatNgram, Rule
 from models.sampling import sample
 from models.search import Hypothesis, beam_search
@@ -98,7 +98,7 @@ class TorchEngine:
         if precision == "bf16" and device.type == "cuda":
             self.model = copy.deepcopy(model).bfloat16()
             self.project = self.model.project
-        elif precision != "32":
+        elif device.type == "cpu":
             self.model = with_linear_maps(model, precision)
             self.project = LINEAR_MAPS[precision](model.output_weight)
         self.workers = workers or (torch.get_num_threads() if device.type == "cpu" else 1)

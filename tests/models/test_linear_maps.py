@@ -1,4 +1,4 @@
-"""Products in fewer bits come near the exact ones, and a row's depends on that row alone."""
+"""Products with prepared weights come near the exact ones, and a row's depends on that row alone."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from models.config import ModelConfig
-from models.quantisation import PIECE, BFloat16Linear, Int8Linear, quantise, with_linear_maps
+from models.linear_maps import LINEAR_MAPS, Int8Linear, quantise, with_linear_maps
 from models.transformer import Transformer
 
 
@@ -34,21 +34,37 @@ def test_8_bits_are_the_product_of_the_rounded_matrices(bias):
     assert_close(y.view(-1, 48).double(), expected.detach(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "error"), [(Int8Linear, 0.02), (BFloat16Linear, 0.01)])
-def test_it_comes_near_the_exact_product(kind, error):
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("kind", "error"), [("32", 1e-6), ("bf16", 0.01), ("int8", 0.02)])
+def test_it_comes_near_the_exact_product(kind, error, bias):
     torch.manual_seed(0)
-    linear, x = nn.Linear(256, 256), torch.randn(32, 256)
+    linear, x = nn.Linear(256, 300, bias=bias), torch.randn(4, 8, 256)
     exact = linear(x)
-    assert (kind(linear.weight, linear.bias)(x) - exact).norm() < error * exact.norm()
+    y = LINEAR_MAPS[kind](linear.weight, linear.bias)(x)
+    assert y.shape == exact.shape and y.dtype == torch.float32
+    assert (y - exact).norm() < error * exact.norm()
 
 
-def test_what_becomes_of_a_row_does_not_depend_on_the_others():
+@pytest.mark.parametrize("kind", LINEAR_MAPS)
+def test_what_becomes_of_a_row_does_not_depend_on_the_others(kind, monkeypatch):
     torch.manual_seed(0)
-    linear = Int8Linear(torch.randn(33, 16), torch.randn(33))
-    x = torch.randn(2 * PIECE + 3, 16)
+    monkeypatch.setattr("models.linear_maps.PIECE", 1000)
+    linear = LINEAR_MAPS[kind](torch.randn(33, 16), torch.randn(33))
+    x = torch.randn(100, 16)
     together = linear(x)
     x[1:] *= 1000
     assert torch.equal(linear(x)[0], together[0]) and torch.equal(linear(x[:1])[0], together[0])
+
+
+@pytest.mark.parametrize("kind", ["32", "bf16"])
+def test_where_weights_cannot_be_packed_the_product_is_the_same(kind, monkeypatch):
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(48, 32), torch.randn(48), torch.randn(5, 32)
+    here = LINEAR_MAPS[kind](weight, bias)(x)
+    monkeypatch.setattr("models.linear_maps.packs_weights", lambda: False)
+    elsewhere = LINEAR_MAPS[kind](weight, bias)
+    assert torch.equal(elsewhere.weight, weight.to(elsewhere.dtype))
+    assert_close(elsewhere(x), here, atol=1e-5 if kind == "32" else 0.1, rtol=0.01)
 
 
 def test_a_model_keeps_its_own_weights_and_shares_all_that_is_not_rounded():
