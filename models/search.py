@@ -25,6 +25,9 @@ from models.length import LengthNormalisation
 from models.rules import IMPOSSIBLE, Rule, repetition_penalty
 from models.terms import Progress, choose_each
 
+LEAVING = 0.125
+"""Sentences that are done leave the batch once they are such a part of it: to leave is to copy those that stay."""
+
 UNNORMALISED = LengthNormalisation(0.0)
 
 
@@ -92,7 +95,7 @@ def beam_search(
         groups: the beam's hypotheses are kept in so many groups, each of ``beam_size / groups``.
         diversity: a token costs a group so much for each hypothesis of an earlier group that takes it at the same
             length (Vijayakumar et al., 2018). It decides what lives on, and is in no score.
-        check_every: sentences leave the batch at every so many lengths; each time the host waits for the device.
+        check_every: sentences may leave the batch at every so many lengths; each time the host waits for the device.
 
     Raises:
         ValueError: for contradictory lengths or counts, and for a step that returns NaN.
@@ -148,6 +151,8 @@ def beam_search(
             going = running.nonzero()[:, 0]  # the one wait for the device
             if len(going) == 0:
                 break
+            if len(alive) - len(going) < len(alive) * LEAVING:
+                going = torch.arange(len(alive), device=alive.device)
             alive, running, tokens, totals, histories, rows = (
                 x[going] for x in (alive, running, tokens, totals, histories, rows)
             )
