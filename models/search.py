@@ -12,7 +12,6 @@ what ``score_targets`` gives to the returned tokens. Scores are kept in float32 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 

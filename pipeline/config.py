@@ -1,4 +1,5 @@
-"""Every choice of a run that is not the model's own, as frozen, checked dataclasses; one YAML file holds them all.
+"""Every choice of a run that is not the model's or the data's own, as frozen, checked dataclasses; one YAML file holds
+them all.
 
 The text under a field is its ``--help``. Imports no torch, so that help and errors are instant.
 """
@@ -9,12 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from models.config import ModelConfig
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise ``ValueError(message)`` unless the condition holds; the message names option, value and remedy."""
-    if not condition:
-        raise ValueError(message)
+from pipeline.checks import require
+from pipeline.data.config import BatchingConfig, CleaningConfig, CorporaConfig, PreparationConfig, TokenizerConfig
 
 
 def require_positions(model: ModelConfig, needed: int, options: str) -> None:
@@ -24,155 +21,6 @@ def require_positions(model: ModelConfig, needed: int, options: str) -> None:
         f"{options} may take {needed} positions, more than model.max_positions={model.max_positions}: make "
         "that less, or train with more positions",
     )
-
-
-@dataclass(frozen=True)
-class CorporaConfig:
-    """Where the sentence pairs come from."""
-
-    kind: Literal["sword", "hub", "text", "tsv", "jsonl"] = "text"
-    """``sword``: two Bible modules aligned by verse. ``hub``: a data set of the Hugging Face Hub, or a local folder
-    of the same layout. ``text``: two line-aligned files. ``tsv``: tab-separated columns, no quoting. ``jsonl``: one
-    object a line. Files may be gzipped."""
-
-    source_language: str = "en"
-    """Code of the language translated from."""
-
-    target_language: str = "de"
-    """Code of the language translated into; also picks sacreBLEU's tokenizer (zh, ja, ko)."""
-
-    train: list[str] = field(default_factory=list)
-    """Training data. ``text``: a source file and its target file, any number of such couples. ``tsv``, ``jsonl``:
-    files. ``hub``: split names."""
-
-    valid: list[str] = field(default_factory=list)
-    """Validation data, in the form of ``train``; when empty, ``valid_size`` pairs are held out of ``train``."""
-
-    test: list[str] = field(default_factory=list)
-    """Test data, in the form of ``train``; when empty, ``test_size`` pairs are held out of ``train``."""
-
-    valid_size: int = 1000
-    """Pairs held out for validation where no ``valid`` is named (all copies of a pair go together)."""
-
-    test_size: int = 1000
-    """Pairs held out for testing where no ``test`` is named."""
-
-    source_column: str = "source"
-    """``tsv``, ``jsonl``, ``hub``: the source's column by name (dots reach inside: ``translation.en``), or, for a
-    ``tsv`` without a header, by number from 1."""
-
-    target_column: str = "target"
-    """The target's column, in the form of ``source_column``."""
-
-    encoding: str = "utf-8"
-    """Encoding of ``text``, ``tsv`` and ``jsonl`` files."""
-
-    name: str = ""
-    """``hub``: name of the data set (``bentrevett/multi30k``) or a local folder."""
-
-    configuration: str = ""
-    """``hub``: configuration of the data set, where it has several (``de-en``)."""
-
-    source_package: str = "sword-text-web"
-    """``sword``: Debian package of the source text; fetched with ``apt-get download``, unpacked without root."""
-
-    target_package: str = "sword-text-sparv"
-    """``sword``: Debian package of the target text."""
-
-    sword_folder: str = ""
-    """``sword``: a folder with installed modules (it holds ``mods.d`` and ``modules``), used instead of packages."""
-
-    source_module: str = ""
-    """``sword``: module of the source text; needed where a folder or package holds several."""
-
-    target_module: str = ""
-    """``sword``: module of the target text, likewise."""
-
-    def __post_init__(self):
-        for name in ("valid_size", "test_size"):
-            require(getattr(self, name) >= 0, f"corpora.{name}={getattr(self, name)} must be 0 or more")
-
-
-@dataclass(frozen=True)
-class CleaningConfig:
-    """Which pairs are dropped before training; each rule is counted in the report."""
-
-    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
-    """Unicode normalisation of both sides; NFKC also folds ligatures, full-width letters and the like. Control
-    characters are removed and white space is folded in any case. References for scoring are never touched."""
-
-    max_characters: int = 1000
-    """``too_long``: drop a pair with a side longer than this."""
-
-    max_length_ratio: float = 4.0
-    """``length_ratio``: drop a pair whose longer side has more than this many times the other's characters (ten are
-    added to both, so that short sentences pass)."""
-
-    drop_identical: bool = True
-    """``identical_sides``: drop a pair whose two sides are the same text."""
-
-    drop_duplicates: bool = True
-    """``duplicate``: keep one of each exactly equal pair in the training data."""
-
-    drop_overlap: bool = True
-    """``overlap``: drop training pairs with a side that also stands in valid or test, after folding case and white
-    space; the final punctuation mark does not count."""
-
-    def __post_init__(self):
-        require(self.max_characters >= 1, f"cleaning.max_characters={self.max_characters} must be at least 1")
-        require(self.max_length_ratio >= 1, f"cleaning.max_length_ratio={self.max_length_ratio} must be at least 1")
-
-
-@dataclass(frozen=True)
-class TokenizerConfig:
-    """The SentencePiece subwords, learned on the training side only."""
-
-    kind: Literal["unigram", "bpe"] = "bpe"
-    """Segmentation: Kudo (2018) or Sennrich et al. (2016)."""
-
-    vocab_size: int = 8000
-    """Number of pieces, special ones included; lowered with a warning where the corpus cannot give as many."""
-
-    joint: bool = True
-    """One vocabulary for both languages, or one each."""
-
-    character_coverage: float = 1.0
-    """Share of characters that get a piece; 0.9995 for scripts with thousands of characters."""
-
-    byte_fallback: bool = False
-    """Spell unknown characters as UTF-8 bytes instead of the unknown piece."""
-
-    symbols: list[str] = field(default_factory=list)
-    """User-defined pieces, never split (``<2de>``)."""
-
-    def __post_init__(self):
-        require(self.vocab_size >= 8, f"tokenizer.vocab_size={self.vocab_size} must be at least 8")
-        require(
-            0.98 <= self.character_coverage <= 1,  # SentencePiece takes no other
-            f"tokenizer.character_coverage={self.character_coverage} must lie in [0.98, 1]",
-        )
-
-
-@dataclass(frozen=True)
-class BatchingConfig:
-    """How encoded pairs become batches."""
-
-    tokens_per_batch: int = 4096
-    """Budget of one batch on one device: rows times longest row, padding included, on either side."""
-
-    max_source_tokens: int = 256
-    """Training pairs with a longer source are skipped, and counted."""
-
-    max_target_tokens: int = 256
-    """Training pairs with a longer target are skipped, and counted."""
-
-    num_workers: int = 0
-    """Processes that collate batches ahead; changes speed only."""
-
-    def __post_init__(self):
-        for name in ("tokens_per_batch", "max_source_tokens", "max_target_tokens"):
-            require(getattr(self, name) >= 1, f"batching.{name}={getattr(self, name)} must be at least 1")
-        require(self.num_workers >= 0, f"batching.num_workers={self.num_workers} must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -452,6 +300,7 @@ class Configuration:
     corpora: CorporaConfig = field(default_factory=CorporaConfig)
     cleaning: CleaningConfig = field(default_factory=CleaningConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    preparation: PreparationConfig = field(default_factory=PreparationConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

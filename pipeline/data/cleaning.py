@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pipeline.config import CleaningConfig
+from pipeline.data.config import CleaningConfig
 from pipeline.data.progress import progress
 
 if TYPE_CHECKING:  # datasets takes a second to import, which translating need not wait for

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pyarrow as pa
 from datasets import Dataset
 
-from pipeline.config import CorporaConfig
 from pipeline.data.arrow import write_arrow
+from pipeline.data.config import CorporaConfig
 from pipeline.data.hub import hub_pairs, local_files
 from pipeline.data.lines import read_lines
 from pipeline.data.progress import progress

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datasets
 
-from pipeline.config import CorporaConfig
+from pipeline.data.config import CorporaConfig
 
 
 def hub_pairs(corpora: CorporaConfig, splits: list[str]) -> Iterator[tuple[str | None, str | None]]:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from pipeline.config import CleaningConfig, CorporaConfig
 from pipeline.data.cleaning import Report, normalise
+from pipeline.data.config import CleaningConfig, CorporaConfig
 from pipeline.data.corpora import COLUMNS
 from pipeline.data.progress import progress
 

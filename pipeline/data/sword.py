@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pysword.modules import SwordModules
 
-from pipeline.config import CorporaConfig
+from pipeline.data.config import CorporaConfig
 
 TWICE = math.log(2)
 INSTEAD = "or name a folder with SWORD modules (corpora.sword_folder), or files of your own (corpora.kind=text)"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import sentencepiece
 
-from pipeline.config import TokenizerConfig
+from pipeline.data.config import TokenizerConfig
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")

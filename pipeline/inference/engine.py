@@ -82,6 +82,7 @@ class TorchEngine:
         Args:
             precision: ``32`` (as the model is), ``bf16``, or, on a CPU, ``int8``: of the products of matrices there, on
                 a GPU of everything. ``auto`` is ``bf16`` on a GPU that has it, and else ``32``.
+                On a CPU, the weights are those of the model as it is now: one that is trained on needs a new engine.
             workers: batches translated at the same time on a CPU; 0 is one for each of its threads.
 
         Raises:

@@ -49,7 +49,6 @@ class Validator:
         count = min(limits.validation_sentences, len(prepared.valid))
         pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
-        self.translator = Translator(TorchEngine(module.model), prepared.tokenizers, configuration)
         self.target_language = configuration.corpora.target_language
         if count:
             bleu_tokenizer(self.target_language)  # one that is missing must not end training at its first validation
@@ -63,6 +62,11 @@ class Validator:
             results = score(translations, self.references, self.target_language, metrics=("bleu", "chrf"))
             scores |= {name: result.value for name, result in results.items()}
         return scores, translations
+
+    @property
+    def translator(self) -> Translator:
+        """Of the weights as they are now, which an engine may keep in another form."""
+        return Translator(TorchEngine(self.module.model), self.tokenizers, self.module.configuration)
 
     @contextmanager
     def evaluating(self, trainer: Trainer) -> Iterator[None]:
@@ -82,9 +86,10 @@ class Validator:
     def translations(self, trainer: Trainer) -> list[str]:
         """Greedy translations of all chosen sentences, in order."""
         rank, world_size = trainer.global_rank, trainer.world_size
-        greedy = replace(self.translator.search, beam_size=1)
+        translator = self.translator
+        greedy = replace(translator.search, beam_size=1)
         with memory_advice(f"lower search.tokens_per_batch={greedy.tokens_per_batch}"):
-            mine = self.translator.translate(self.sources[rank::world_size], greedy)
+            mine = translator.translate(self.sources[rank::world_size], greedy)
         return in_order(everyones(mine, world_size))
 
     def draw_attention(self, trainer: Trainer, name: str, folder: Path, translation: str) -> Path:

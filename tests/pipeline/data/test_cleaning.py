@@ -3,8 +3,8 @@ import unicodedata
 import pytest
 from datasets import Dataset
 
-from pipeline.config import CleaningConfig
 from pipeline.data.cleaning import clean, normalise
+from pipeline.data.config import CleaningConfig
 
 SAMPLES = [
     "plain",

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from pipeline.config import CorporaConfig
+from pipeline.data.config import CorporaConfig
 from pipeline.data.corpora import identity, load
 
 

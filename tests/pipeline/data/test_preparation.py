@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import CorporaConfig
 from pipeline.data.cleaning import normalise
+from pipeline.data.config import CorporaConfig
 from pipeline.data.preparation import Prepared, prepare, print_report
 from tests.pipeline.data.conftest import write_lines
 

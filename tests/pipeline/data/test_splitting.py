@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from pipeline.config import CleaningConfig, CorporaConfig
 from pipeline.data.cleaning import normalise
+from pipeline.data.config import CleaningConfig, CorporaConfig
 from pipeline.data.splitting import fold, hold_out, split
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pysword.books import BibleStructure
 
-from pipeline.config import CorporaConfig
+from pipeline.data.config import CorporaConfig
 from pipeline.data.sword import fetch, module_files, plain_text, verse_pairs
 
 

@@ -1,8 +1,8 @@
 import pytest
 import sentencepiece
 
-from pipeline.config import TokenizerConfig
 from pipeline.data.cleaning import normalise
+from pipeline.data.config import TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers, train_tokenizers
 
 ENGLISH = ["the cat sat on the mat", "a dog ran in the park", "we like green tea and bread"] * 5
