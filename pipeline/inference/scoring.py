@@ -102,7 +102,8 @@ def alternatives(
     translator: Translator, sentence: str, prefix: str, count: int, search: SearchConfig | None = None
 ) -> list[Alternative]:
     """The ``count`` most probable tokens after a translation's beginning, each with the best translation that goes on
-    with it; most probable token first. The end of the sentence is none of them.
+    with it; most probable token first. The end of the sentence is none of them, and a token stays where it makes a
+    banned word certain.
 
     Raises:
         ValueError: the sentence is blank or too long, or more alternatives are wanted than there are tokens.
@@ -128,10 +129,9 @@ def alternatives(
     possible = int((probabilities > 0).sum())
     require(1 <= count <= possible, f"{count} alternatives are not to be had: ask for 1 to {possible}")
     best, tokens = probabilities.topk(count)
-    found = engine.search([Source(ids, (*begun, token)) for token in tokens.tolist()], search)
+    found = translator.search_for([Source(ids, (*begun, token)) for token in tokens.tolist()], search)
     return [
-        Alternative(probability, translation)
-        for probability, (translation,) in zip(best.tolist(), translator.read(found, 1), strict=True)
+        Alternative(probability, translation) for probability, (translation,) in zip(best.tolist(), found, strict=True)
     ]
 
 

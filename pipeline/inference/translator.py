@@ -158,17 +158,23 @@ class Translator:
         )
         # Longest first: a batch that is too much for the memory is met at once.
         distinct = sorted({source for row in rows for source in row}, key=lambda source: (-len(source.ids), source))
-        between = blank(self.languages[1])
+        found = dict(zip(distinct, self.search_for(distinct, search, num_hypotheses), strict=True))
+        return [_join([found[source] for source in row], blank(self.languages[1])) for row in rows]
+
+    def search_for(
+        self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int = 1
+    ) -> list[list[Translation]]:
+        """What the engine finds for each source, as text: each text once, banned ones last and only where there are no
+        others."""
+        spaced = blank(self.languages[1]) != ""
         phrases = [normalise(phrase, self.unicode_form) for phrase in search.banned]
-        banned = {"banned": spellings(phrases, self.tokenizers.target, spaced=between != "")} if phrases else {}
-        wanted = _candidates(search, num_hypotheses)
-        hypotheses = self.engine.search(distinct, search, wanted, **banned)
-        refused = pattern(phrases, spaced=between != "") if phrases else None
-        found = {
-            source: _distinct(_best_first(texts, search, refused, self.languages[1]))[:num_hypotheses]
-            for source, texts in zip(distinct, self._texts(hypotheses), strict=True)
-        }
-        return [_join([found[source] for source in row], between) for row in rows]
+        banned = {"banned": spellings(phrases, self.tokenizers.target, spaced)} if phrases else {}
+        hypotheses = self.engine.search(sources, search, _candidates(search, num_hypotheses), **banned)
+        refused = pattern(phrases, spaced) if phrases else None
+        return [
+            _distinct(_best_first(texts, search, refused, self.languages[1]))[:num_hypotheses]
+            for texts in self._texts(hypotheses)
+        ]
 
     def _encode(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Iterable[int]) -> list[list[Source]]:
         """For each sentence the sources of its parts: one part, several if it is too long, none if it is blank."""
@@ -212,10 +218,6 @@ class Translator:
             encoded.append(() if UNK_ID in ids else tuple(ids))
         prefix, *terms = encoded
         return prefix, tuple(filter(None, terms))
-
-    def read(self, found: list[list[Hypothesis]], num_hypotheses: int) -> list[list[Translation]]:
-        """Hypotheses as text, each text once."""
-        return [_distinct(texts)[:num_hypotheses] for texts in self._texts(found)]
 
     def _texts(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
         ids = [hypothesis.ids for hypotheses in found for hypothesis in hypotheses]

@@ -179,6 +179,15 @@ def test_the_best_alternative_at_the_start_is_where_greedy_search_goes(translato
     assert best.translation.text == greedy.text and best.translation.score == pytest.approx(greedy.score)
 
 
+def test_alternatives_go_on_without_banned_words(translator):
+    free = alternatives(translator, "two old trees", "", 3)
+    word = free[0].translation.text.split()[-1]
+    held = alternatives(translator, "two old trees", "", 3, settings(translator, banned=[word]))
+    assert [each.probability for each in held] == [each.probability for each in free]
+    assert held[0].translation.text != free[0].translation.text
+    assert not held[0].translation.text.endswith(f" {word}")
+
+
 @pytest.mark.parametrize(
     "sentence, count, message",
     [
@@ -232,3 +241,28 @@ def test_the_script_writes_a_row_for_every_pair(translator, tmp_path):
         rows[0]["score"] * rows[0]["tokens"], rel=1e-6
     )
     assert rows[1] == {"source": "", "target": "a mat", "score": None, "log_prob": None, "tokens": int(second[3])}
+
+
+@pytest.mark.parametrize("translator", [("transformer", 6.0)], indirect=True, ids=["transformer"])
+def test_the_script_shows_how_else_a_translation_could_go_on(translator, tmp_path):
+    configuration = Configuration(model=translator.engine.model.config, search=translator.search)
+    save_model(tmp_path / "model", translator.engine.model, translator.tokenizers, configuration, {})
+    command = [
+        sys.executable,
+        str(ROOT / "scripts/alternatives.py"),
+        "--model",
+        "model",
+        "--prefix",
+        "the",
+        "--count",
+        "3",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done, refused = (
+        subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        for words in (["two old trees"], ["two", "trees"])
+    )
+    expected = alternatives(Translator.load(tmp_path / "model"), "two old trees", "the", 3)
+    assert done.returncode == 0, done.stderr
+    assert [row.split("\t")[2] for row in done.stdout.splitlines()] == [each.translation.text for each in expected]
+    assert refused.returncode == 1 and "2 sentences given: give one, in quotes" in refused.stderr

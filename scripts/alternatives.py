@@ -1,0 +1,40 @@
+"""python scripts/alternatives.py --model runs/X [--prefix "how it begins"] [--count 5] sentence"""
+
+from dataclasses import replace
+
+from pipeline.cli import Given, main
+from pipeline.config import SearchConfig
+
+
+def alternatives(
+    sentence: list[str] = [],
+    /,
+    *,
+    model: str,
+    prefix: str = "",
+    count: int = 5,
+    search: Given[SearchConfig] = Given(),
+):
+    """Show how else a translation could go on.
+
+    Writes a row per alternative, separated by tabs: the probability of its first token after the prefix, the score of
+    the best translation that goes on with it, and that translation.
+
+    Args:
+        sentence: What is translated, in quotes.
+        model: A run folder (its best model), a model folder, or a checkpoint.
+        prefix: How the translation begins.
+        count: Alternatives, the most probable first.
+    """
+    if len(sentence) != 1:
+        raise ValueError(f"{len(sentence)} sentences given: give one, in quotes")
+    from pipeline.inference import scoring, translator  # slow to import: not for --help
+
+    trained = translator.Translator.load(model)
+    rows = scoring.alternatives(trained, *sentence, prefix, count, replace(trained.search, **search))
+    for probability, found in rows:
+        print(f"{probability:.4f}\t{found.score:.4f}\t{found.text}")
+
+
+if __name__ == "__main__":
+    main(alternatives)
