@@ -1,4 +1,4 @@
-"""One normalisation for all text, and named rules that drop training pairs, each counted."""
+"""One normalisation for all text, repairs, and named rules that drop training pairs: everything is counted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from pipeline.data.config import CleaningConfig
 from pipeline.data.progress import progress
+from pipeline.data.rules import RULES
 
 if TYPE_CHECKING:  # datasets takes a second to import, which translating need not wait for
     from datasets import Dataset
@@ -43,23 +44,19 @@ def normalise(text: str, unicode_form: str = "NFC") -> str:
     return text if VISIBLE.search(text) else ""
 
 
-RULES: dict[str, Callable[[str, str, CleaningConfig], bool]] = {
-    "empty": lambda source, target, config: not (source and target),
-    "too_long": lambda source, target, config: max(len(source), len(target)) > config.max_characters,
-    "length_ratio": lambda source, target, config: (
-        max(len(source), len(target)) + 10 > config.max_length_ratio * (min(len(source), len(target)) + 10)
-    ),
-    "identical_sides": lambda source, target, config: config.drop_identical and source == target,
-}
-"""A name, and when a normalised pair is dropped for it; the first rule that applies counts."""
-
-
 @dataclass
 class Report:
-    """How many pairs were dropped for what, each with its first examples."""
+    """How many pairs were dropped for what, each with its first examples, and how many were repaired."""
 
     dropped: Counter[str] = field(default_factory=Counter)
+    """Pairs by the rule that dropped them."""
+
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """The first pairs that a rule dropped."""
+
+    repaired: Counter[str] = field(default_factory=Counter)
+    """Pairs by what was repaired in them; they may have been dropped for something else."""
+
     with_controls: int = 0
     """Pairs that held control characters, which are removed; the pairs may stay."""
 
@@ -68,26 +65,87 @@ class Report:
         if self.dropped[rule] <= 3:
             self.examples.setdefault(rule, []).append((source[:200], target[:200]))
 
+    def __iadd__(self, other: Report) -> Report:
+        self.dropped += other.dropped
+        self.repaired += other.repaired
+        self.with_controls += other.with_controls
+        for rule, examples in other.examples.items():
+            self.examples[rule] = (self.examples.get(rule, []) + examples)[:3]
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Report:
+        examples = {rule: [tuple(pair) for pair in pairs] for rule, pairs in values["examples"].items()}
+        return cls(Counter(values["dropped"]), examples, Counter(values["repaired"]), values["with_controls"])
+
     def __str__(self) -> str:
         return ", ".join(f"{count} {rule}" for rule, count in self.dropped.items() if count) or "nothing dropped"
+
+
+class Cleaned(NamedTuple):
+    """The pairs that are kept, normalised and repaired."""
+
+    sources: list[str]
+    targets: list[str]
+
+    rows: list[int]
+    """Where each stood in what was given."""
+
+    report: Report
+
+
+class Cleaner:
+    """``Cleaner(config, "en", "de")(sources, targets, faults)`` repairs, normalises and drops; it can be pickled.
+
+    A row's own fault, a text that is not empty, comes before all rules; the first rule that applies counts.
+    """
+
+    def __init__(self, config: CleaningConfig, source_language: str, target_language: str):
+        self._settings = config, source_language, target_language
+        self._unicode_form = config.unicode_form
+        rules = {name: rule(config, source_language, target_language) for name, rule in RULES.items()}
+        self._rules = [(name, breaks) for name, breaks in rules.items() if breaks]
+
+    def __reduce__(self):
+        return Cleaner, self._settings
+
+    def __call__(self, sources: Sequence[str], targets: Sequence[str], faults: Iterable[str] | None = None) -> Cleaned:
+        cleaned = Cleaned([], [], [], Report())
+        form, rules, report = self._unicode_form, self._rules, cleaned.report
+        faults = faults or [""] * len(sources)
+        for row, (source, target, fault) in enumerate(zip(sources, targets, faults, strict=True)):
+            if CONTROLS.search(source) or CONTROLS.search(target):
+                report.with_controls += 1
+            source, target = normalise(source, form), normalise(target, form)
+            if not fault:
+                for name, breaks in rules:
+                    if breaks(source, target):
+                        fault = name
+                        break
+            if fault:
+                report.drop(fault, source, target)
+            else:
+                cleaned.sources.append(source)
+                cleaned.targets.append(target)
+                cleaned.rows.append(row)
+        return cleaned
 
 
 def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) -> tuple[Dataset, Report]:
     """Normalise both sides and drop the pairs that break a rule; a row's own ``fault`` comes before the rules."""
     report = report or Report()
+    cleaner = Cleaner(config, "", "")
 
     def keep(batch: dict[str, list[str]]) -> dict[str, list[str]]:
-        kept = []
-        for source, target, fault in zip(batch["source"], batch["target"], batch["fault"], strict=True):
-            report.with_controls += any(map(CONTROLS.search, (source, target)))
-            source, target = normalise(source, config.unicode_form), normalise(target, config.unicode_form)
-            broken = fault or next((name for name, breaks in RULES.items() if breaks(source, target, config)), None)
-            if broken:
-                report.drop(broken, source, target)
-            else:
-                kept.append((source, target))
+        nonlocal report
+        cleaned = cleaner(batch["source"], batch["target"], batch["fault"])
+        report += cleaned.report
         advance(len(batch["source"]))
-        return {"source": [source for source, _ in kept], "target": [target for _, target in kept]}
+        return {"source": cleaned.sources, "target": cleaned.targets}
 
     with progress("cleaning", len(pairs)) as advance:
         kept = pairs.map(keep, batched=True, remove_columns=pairs.column_names, new_fingerprint=uuid4().hex)
