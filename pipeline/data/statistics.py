@@ -72,6 +72,7 @@ class Histogram:
         return {
             "total": self.total,
             "mean": round(self.mean, 2),
+            "ten_percent": self.quantile(0.1),
             "median": self.quantile(0.5),
             "ninety_percent": self.quantile(0.9),
             "largest": self.largest,

@@ -1,0 +1,165 @@
+"""What a colleague would say who read the report of a prepared corpus."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.data.corpora import SPLITS
+from pipeline.data.report import SIDES, identifier
+
+WITHOUT_BLANKS = {"zh", "yue", "ja", "th", "lo", "km", "my", "bo", "dz"}
+"""Languages whose words are not divided by blanks."""
+
+ADVICE = {
+    "empty": "is a side not translated, or are the files not aligned?",
+    "too_long": "are these documents rather than sentences?",
+    "too_many_words": "are these documents rather than sentences?",
+    "length_ratio": "are the files aligned?",
+    "word_ratio": "are the files aligned?",
+    "numbers_differ": "are the files aligned?",
+    "links_differ": "are the files aligned?",
+    "identical_sides": "is much of the corpus not translated?",
+    "wrong_script": "are the languages right, and the right way round?",
+    "wrong_language": "are the languages right, and the right way round?",
+    "mojibake": "is the encoding right?",
+    "markup": "cleaning.markup=strip keeps such pairs without their tags",
+    "duplicate": "the corpus is much smaller than it looks",
+    "duplicate_source": "the corpus is much smaller than it looks",
+    "duplicate_target": "the corpus is much smaller than it looks",
+    "near_duplicate": "the corpus is much smaller than it looks",
+    "overlap": "are valid and test taken from the training data?",
+    "near_overlap": "are valid and test taken from the training data?",
+}
+"""What to ask where a rule dropped much."""
+
+
+def advise(report: dict[str, Any]) -> list[str]:
+    """One sentence for each thing in a ``report`` that is not as usual."""
+    return [
+        *_of_what_was_dropped(report),
+        *_of_held_out_data(report),
+        *_of_text(report),
+        *_of_lengths(report),
+        *_of_pieces(report),
+    ]
+
+
+def _of_what_was_dropped(report: dict[str, Any]) -> Iterator[str]:
+    read = max(1, report["read"]["train"])
+    dropped = sum(report["dropped"].values())
+    if dropped > read / 2:
+        yield f"{dropped / read:.0%} of the training pairs were dropped: is this the corpus that was meant?"
+    for rule, count in report["dropped"].items():
+        if count > read / 10:
+            yield f"{count / read:.0%} of pairs dropped by {rule}: {ADVICE.get(rule, 'look at its examples')}"
+    parts = report.get("corpora", [])
+    for part in parts if len(parts) > 1 else []:
+        lost = sum(part["dropped"].values())
+        if lost > part["read"] / 2:
+            rule = max(part["dropped"], key=part["dropped"].get)
+            yield f"{part['name']}: {lost / part['read']:.0%} of its pairs were dropped, most of them by {rule}"
+    for what, count in report.get("repaired", {}).items():
+        if count > read / 20:
+            yield f"{what} was repaired in {count / read:.0%} of pairs: {ADVICE.get(what, 'look at the corpus')}"
+
+
+def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
+    for name in ("valid", "test"):
+        pairs = report["pairs"][name]
+        if pairs < 200:
+            amount = f"{pairs} pair{'s' * (pairs != 1)}" if pairs else "no pairs"
+            yield f"{name} has {amount}: scores on so few say little"
+    shared = sum(report.get("overlap", {}).values())
+    if shared > report["read"]["train"] / 100:
+        yield (
+            f"held-out sentences overlap: {shared:,} training pairs share a side with valid or test"
+            f" ({shared / report['read']['train']:.0%})"
+        )
+    train = report["statistics"]["train"]
+    for name, side in _sides(report, "valid", "test"):
+        usual, found = train[side]["characters"]["mean"], report["statistics"][name][side]["characters"]["mean"]
+        if report["pairs"][name] >= 200 and not 0.5 < found / max(1, usual) < 2:
+            yield (
+                f"{name}'s {side}s have {found:.0f} characters on average, those trained on {usual:.0f}: "
+                "scores will tell more of the difference than of the model"
+            )
+
+
+def _of_text(report: dict[str, Any]) -> Iterator[str]:
+    codes = {side: _primary(code) for side, code in report["languages"].items()}
+    for name, side in _sides(report, *SPLITS):
+        found = report["statistics"][name][side]
+        whose = f"{name}'s {side}s" if name != "train" else f"{side}s"
+        for language, share in found["languages"].items():
+            expected = codes[side] if identifier() and codes[side] in identifier().labels else language
+            wrong_way_round = language == codes[SIDES[side == "source"]]
+            if language != expected and share > (0.05 if wrong_way_round else 0.2):
+                yield f"{share:.0%} of {whose} look like {language}, not {expected}: " + (
+                    "corpora.reverse exchanges the sides"
+                    if wrong_way_round and share > 0.5
+                    else "cleaning.min_language_probability=0.5 drops such pairs"
+                )
+        for sign, advice in {
+            "tokenised": "detokenise them, or translations will look like that",
+            "markup": "cleaning.markup=strip takes it out",
+            "mojibake": "cleaning.mojibake=repair mends it",
+        }.items():
+            if (share := found["signs"][sign]) > (0.2 if sign == "tokenised" else 0.02):
+                held = "look tokenised (blanks before marks)" if sign == "tokenised" else f"hold {sign}"
+                yield f"{share:.0%} of {whose} {held}: {advice}"
+        if name == "train" and {"Latin", "Cyrillic", "Greek"} & set(found["scripts"]) and found["capitals"] < 0.001:
+            yield f"{side}s hold hardly a capital: text in lower case alone makes a model of such"
+
+
+def _of_lengths(report: dict[str, Any]) -> Iterator[str]:
+    pairs, train = report["pairs"]["train"], report["statistics"]["train"]
+    if pairs < 10_000:
+        yield f"{pairs:,} pairs to train on are few: a model begins to be of use with some 100,000"
+    source, target = (train[side]["characters"]["mean"] for side in SIDES)
+    short, long = sorted((source, target))
+    if long > 2 * short and not {"Han", "Hiragana", "Hangul"} & {_main_script(train[side]) for side in SIDES}:
+        yield (
+            f"{SIDES[target > source]}s have {long / max(1, short):.1f} times the characters of the other side: "
+            "are the files aligned?"
+        )
+    ratio = train["ratio"]
+    if ratio["ninety_percent"] > 5 * max(ratio["ten_percent"], 0.01):
+        yield (
+            f"lengths of the sides hardly go together (target to source below {ratio['ten_percent']:.1f} in a tenth of "
+            f"pairs, above {ratio['ninety_percent']:.1f} in another): are the files aligned?"
+        )
+    for side in SIDES:
+        if _primary(report["languages"][side]) not in WITHOUT_BLANKS and train[side]["words"]["median"] <= 3:
+            yield f"half of the {side}s have 3 words at most: a model will not learn whole sentences from them"
+
+
+def _of_pieces(report: dict[str, Any]) -> Iterator[str]:
+    for whose, vocabulary in report["vocabulary"]["coverage"].items():
+        rare, pieces = vocabulary["below_10"], max(1, vocabulary["pieces"])
+        if rare > pieces / 10:
+            yield (
+                f"{'' if whose == 'both' else whose + ' '}vocabulary: {rare / pieces:.0%} of pieces occur less than 10 "
+                "times: a smaller tokenizer.vocab_size would be learned better"
+            )
+    for name, side in _sides(report, *SPLITS):
+        tokens = report["tokens"][name][side]
+        if tokens["unknown_share"] > 0.001:
+            yield (
+                f"{tokens['unknown_share']:.1%} of {name}'s {side} tokens are unknown: raise "
+                "tokenizer.character_coverage, or set tokenizer.byte_fallback"
+            )
+        if name == "train" and tokens["per_word"] > 3 and _primary(report["languages"][side]) not in WITHOUT_BLANKS:
+            yield f"a {side} word takes {tokens['per_word']:.1f} tokens: is the vocabulary too small, or of other text?"
+
+
+def _sides(report: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:
+    return ((name, side) for name in names if report["pairs"][name] for side in SIDES)
+
+
+def _primary(code: str) -> str:
+    """``pt`` of ``pt-BR``."""
+    return re.split("[-_]", code.lower())[0]
+
+
+def _main_script(side: dict[str, Any]) -> str:
+    return max(side["scripts"], key=lambda name: side["scripts"][name]["characters"], default="")
