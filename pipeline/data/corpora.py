@@ -1,172 +1,176 @@
-"""Every source of sentence pairs as ``datasets.Dataset`` with the columns ``source`` and ``target``, text untouched.
+"""Every source of sentence pairs as Arrow files with the columns ``source`` and ``target``, text untouched.
 
 A kind of corpus is a function from the configuration and some names to rows, and one line in ``KINDS``.
 """
 
-import json
+import sys
 from collections.abc import Callable, Iterator
-from itertools import islice, zip_longest
+from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from datasets import Dataset
 
-from pipeline.data.arrow import write_arrow
-from pipeline.data.config import CorporaConfig
+from pipeline.data.arrow import map_arrow, write_arrow
+from pipeline.data.cleaning import normalise
+from pipeline.data.config import CorpusConfig
+from pipeline.data.files import expand, expand_couples
 from pipeline.data.hub import hub_pairs, local_files
-from pipeline.data.lines import read_lines
-from pipeline.data.progress import progress
+from pipeline.data.lines import read_aligned
 from pipeline.data.sword import module_files, verse_pairs
+from pipeline.data.tables import COLUMN_SETTINGS, arrow_pairs, csv_pairs, jsonl_pairs, parquet_pairs, tsv_pairs
+from pipeline.data.verses import reference_files, verse_line_pairs
 
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("source", "target", "group", "fault")
 SCHEMA = pa.schema([(column, pa.string()) for column in COLUMNS])
 
+BATCH = 5000
+"""Rows that are handled together."""
 
-def load(corpora: CorporaConfig, folder: str | Path) -> dict[str, Dataset]:
-    """The splits that the configuration names, ``train`` always; their Arrow files are written into ``folder``.
+
+class Shard(NamedTuple):
+    """A file of raw rows, with the columns of ``SCHEMA``."""
+
+    path: Path
+    rows: int
+
+
+def load(
+    corpus: CorpusConfig,
+    split: str,
+    folder: Path,
+    shard_pairs: int,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Iterator[Shard]:
+    """One corpus's rows of a split, written into a folder as shards of so many, each handed on when it is whole.
 
     Rows keep their order and text its raw form. ``group`` names what belongs together (a chapter) and ``fault`` a
-    reason not to use the row, where a kind of corpus knows such things.
+    reason not to use the row, where a kind of corpus knows such things. Shards that are there are not written again.
 
     Raises:
         ValueError: the corpus is not what the configuration says; the message names file and row.
         OSError: a file cannot be read.
     """
-    if not corpora.train and corpora.kind != "sword":
-        raise ValueError(f"corpora.train is empty: name the training data of kind {corpora.kind}")
-    splits = [split for split in SPLITS if split == "train" or getattr(corpora, split)]
-    return {split: write_arrow(Path(folder) / f"{split}.arrow", SCHEMA, _columns(corpora, split)) for split in splits}
+    read_whole = folder / "read_whole"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = iter(()) if read_whole.exists() else _rows(corpus, split)
+    for number in count():
+        path = folder / f"{number:05}.arrow"
+        if path.exists():
+            num_rows = len(map_arrow(path))
+            next(islice(rows, num_rows, num_rows), None)  # passes over them
+            advance(num_rows)
+        elif first := next(rows, None):
+            num_rows = write_arrow(path, SCHEMA, _columns(islice(chain([first], rows), shard_pairs), advance))
+        else:
+            break
+        yield Shard(path, num_rows)
+    read_whole.touch()
 
 
-def identity(corpora: CorporaConfig) -> tuple[dict, list[Path]]:
+def identity(corpus: CorpusConfig) -> tuple[dict, list[Path]]:
     """What the corpus depends on: the settings that its kind reads, and its files, of which only the content counts."""
-    kind = KINDS[corpora.kind]
-    settings = {name: getattr(corpora, name) for name in ("kind", *kind.settings)}
+    if not corpus.train and corpus.kind != "sword":
+        raise ValueError(f"corpora.train is empty: name the training data of kind {corpus.kind}")
+    kind = KINDS[corpus.kind]
+    settings = {name: getattr(corpus, name) for name in ("kind", "reverse", *kind.settings)}
     for split in SPLITS:
-        names = getattr(corpora, split)
-        settings[split] = names if corpora.kind == "hub" else len(names)
-        if split != "train" and not names:
-            settings[f"{split}_size"] = getattr(corpora, f"{split}_size")
-    return settings, kind.files(corpora)
+        names = getattr(corpus, split)
+        settings[split] = names if corpus.kind == "hub" else len(kind.expand(corpus, names))
+    return settings, kind.files(corpus)
 
 
-def named_files(corpora: CorporaConfig) -> list[Path]:
+def named_files(corpus: CorpusConfig) -> list[Path]:
     """The files that the configuration names, split by split."""
-    return [Path(name) for split in SPLITS for name in getattr(corpora, split)]
+    kind = KINDS[corpus.kind]
+    return [Path(file) for split in SPLITS for file in kind.expand(corpus, getattr(corpus, split))]
 
 
-def text_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[tuple[str, str]]:
+def text_pairs(corpus: CorpusConfig, files: list[str]) -> Iterator[tuple[str, ...]]:
     """Couples of line-aligned files."""
-    if len(names) % 2:
-        raise ValueError(f"corpora: {names[-1]} has no partner: text files come in couples, source then target")
-    for couple in zip(names[::2], names[1::2], strict=True):
-        lines = [read_lines(name, corpora.encoding) for name in couple]
-        for number, (source, target) in enumerate(zip_longest(*lines), 1):
-            if source is None or target is None:
-                counts = [
-                    number - (last is None) + sum(1 for _ in rest)
-                    for last, rest in zip((source, target), lines, strict=True)
-                ]
-                raise ValueError(
-                    f"{couple[0]} has {counts[0]} lines but {couple[1]} has {counts[1]}: line-aligned files are needed"
-                )
-            yield source, target
+    for couple in zip(files[::2], files[1::2], strict=True):
+        yield from read_aligned(list(couple), corpus.encoding)
 
 
-def tsv_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[tuple[str, str]]:
-    """Tab-separated columns; quotes are text. Columns are named in the first row, or numbered from 1."""
-    wanted = (corpora.source_column, corpora.target_column)
-    numbered = all(column.isdecimal() for column in wanted)
-    for name in names:
-        columns = [int(column) - 1 for column in wanted] if numbered else None
-        for number, line in enumerate(read_lines(name, corpora.encoding), 1):
-            cells = line.split("\t")
-            if columns is None:
-                columns = [_column(cells, column, name) for column in wanted]
-            elif not line:
-                continue
-            elif len(cells) <= max(columns):
-                raise ValueError(f"{name}, row {number}: {len(cells)} columns, but {max(columns) + 1} are needed")
-            else:
-                yield cells[columns[0]], cells[columns[1]]
-
-
-def _column(header: list[str], column: str, name: str) -> int:
-    if column not in header:
-        raise ValueError(
-            f"{name} has no column {column}, only {', '.join(header)[:200]}: set corpora.source_column and "
-            "corpora.target_column to names in its first row, or to numbers from 1 if it has no header"
-        )
-    return header.index(column)
-
-
-def jsonl_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[tuple[str, str]]:
-    """One JSON object a line; blank lines are skipped."""
-    for name in names:
-        for number, line in enumerate(read_lines(name, corpora.encoding), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{name}, row {number} is not one JSON object: {error}") from None
-            yield tuple(
-                _text(row, column, f"{name}, row {number}") for column in (corpora.source_column, corpora.target_column)
-            )
-
-
-def _text(row: object, column: str, place: str) -> str:
-    """The text at a dotted path like ``translation.en``."""
-    value = row
-    for key in column.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(value, str):
-        found = "nothing" if value is None else f"a {type(value).__name__}"
-        raise ValueError(f"{place}: {found} at {column} where text is needed: correct the row or the column's name")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{place}: half of a surrogate pair at {column} is not text: correct the row")
-    return value
+def verse_files(corpus: CorpusConfig) -> list[Path]:
+    """The same and the files that name the verses."""
+    files = named_files(corpus)
+    couples = zip(files[::2], files[1::2], strict=True)
+    return files + [Path(name) for couple in couples for name in reference_files(couple)]
 
 
 class Kind(NamedTuple):
     """How one kind of corpus is read."""
 
-    read: Callable[[CorporaConfig, list[str]], Iterator[tuple[str | None, ...]]]
-    """Rows of the named files or splits, in the order of ``COLUMNS``; later columns may be missing."""
+    read: Callable[[CorpusConfig, list[str]], Iterator[tuple[str | None, ...]]]
+    """Rows of files or splits, in the order of ``COLUMNS``; later columns may be missing."""
 
-    files: Callable[[CorporaConfig], list[Path]]
+    expand: Callable[[CorpusConfig, list[str]], list[str]]
+    """The files or splits that the names stand for."""
+
+    files: Callable[[CorpusConfig], list[Path]]
     """The local files it is made of."""
 
     settings: tuple[str, ...]
-    """The other settings that change the rows."""
+    """The other settings that change the rows, besides ``reverse``."""
 
+
+def _files(corpus: CorpusConfig, names: list[str]) -> list[str]:
+    return expand(names)
+
+
+def _couples(corpus: CorpusConfig, names: list[str]) -> list[str]:
+    return expand_couples(names)
+
+
+def _as_they_are(corpus: CorpusConfig, names: list[str]) -> list[str]:
+    return names
+
+
+LANGUAGES = ("source_language", "target_language")
 
 KINDS = {
-    "sword": Kind(verse_pairs, module_files, ()),
-    "hub": Kind(hub_pairs, local_files, ("name", "configuration", "source_column", "target_column")),
-    "text": Kind(text_pairs, named_files, ("encoding",)),
-    "tsv": Kind(tsv_pairs, named_files, ("encoding", "source_column", "target_column")),
-    "jsonl": Kind(jsonl_pairs, named_files, ("encoding", "source_column", "target_column")),
+    "text": Kind(text_pairs, _couples, named_files, ("encoding",)),
+    "tsv": Kind(tsv_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
+    "csv": Kind(csv_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
+    "jsonl": Kind(jsonl_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
+    "parquet": Kind(parquet_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),
+    "arrow": Kind(arrow_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),
+    "hub": Kind(hub_pairs, _as_they_are, local_files, ("name", "configuration", *LANGUAGES, *COLUMN_SETTINGS)),
+    "verses": Kind(verse_line_pairs, _couples, verse_files, ("encoding",)),
+    "sword": Kind(verse_pairs, _as_they_are, module_files, ()),
 }
 
 
-def _columns(corpora: CorporaConfig, split: str) -> Iterator[list[list[str]]]:
-    """A split's rows, a thousand at a time, as columns."""
-    names = getattr(corpora, split)
-    rows = KINDS[corpora.kind].read(corpora, names)
-    num_rows = 0
-    with progress(f"reading {split}") as advance:
-        while some := list(islice(rows, 1000)):
-            columns = zip_longest(COLUMNS, zip(*some, strict=True), fillvalue=("",) * len(some))
-            yield [list(map(_one_line, texts)) for _, texts in columns]
-            num_rows += len(some)
-            advance(len(some))
-    if not num_rows:
+def _rows(corpus: CorpusConfig, split: str) -> Iterator[tuple[str | None, ...]]:
+    """A split's rows; the first three are shown before they are handed on."""
+    kind, names = KINDS[corpus.kind], getattr(corpus, split)
+    rows = iter(kind.read(corpus, kind.expand(corpus, names)))
+    if corpus.reverse:
+        rows = ((target, source, *rest) for source, target, *rest in rows)
+    first = list(islice(rows, 3))
+    if not first:
         raise ValueError(f"corpora.{split}={names}: no data, not a single pair")
+    print(f"reading {split} data of kind {corpus.kind}: {', '.join(names)}"[:120], file=sys.stderr)
+    for source, target, *_ in first:
+        print(f"    {_preview(source)}  |||  {_preview(target)}", file=sys.stderr)
+    yield from chain(first, rows)
+
+
+def _columns(rows: Iterator[tuple[str | None, ...]], advance: Callable[[int], None]) -> Iterator[list[list[str]]]:
+    """Rows as columns, some thousands at a time."""
+    while some := list(islice(rows, BATCH)):
+        columns = zip_longest(COLUMNS, zip(*some, strict=True), fillvalue=("",) * len(some))
+        yield [list(map(_one_line, texts)) for _, texts in columns]
+        advance(len(some))
 
 
 def _one_line(text: str | None) -> str:
-    """Rows of jsonl and hub may hold line ends, or nothing at all."""
+    """Rows of some kinds may hold line ends, or nothing at all."""
     return text.replace("\r\n", " ").replace("\n", " ") if text and "\n" in text else text or ""
+
+
+def _preview(text: str | None) -> str:
+    text = normalise(text or "")
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -6,40 +6,34 @@ from pathlib import Path
 
 import datasets
 
-from pipeline.data.config import CorporaConfig
+from pipeline.data.config import CorpusConfig
+from pipeline.data.tables import BATCH, column_pairs, column_paths
 
 
-def hub_pairs(corpora: CorporaConfig, splits: list[str]) -> Iterator[tuple[str | None, str | None]]:
+def hub_pairs(corpus: CorpusConfig, splits: list[str]) -> Iterator[tuple[str | None, ...]]:
     """The rows of the named splits.
 
     Raises ``ValueError``, in one line, for a data set that does not exist, needs a script or cannot be reached.
     """
-    if not corpora.name:
+    if not corpus.name:
         raise ValueError("corpora.name is empty: name the data set of the Hub (owner/name), or a local folder")
     with tempfile.TemporaryDirectory() as folder:
         # datasets' cache knows local files by size and time alone, so they are read anew.
-        cache = folder if Path(corpora.name).is_dir() else None
+        cache = folder if Path(corpus.name).is_dir() else None
         try:
             rows = datasets.load_dataset(
-                corpora.name, corpora.configuration or None, split="+".join(splits), cache_dir=cache
+                corpus.name, corpus.configuration or None, split="+".join(splits), cache_dir=cache
             )
         except Exception as error:  # of many kinds: datasets', huggingface_hub's, httpx's
-            raise ValueError(f"corpora.name={corpora.name}: {_reason(error)}") from error
-        rows = rows.flatten()
-        columns = [corpora.source_column, corpora.target_column]
-        for column in columns:
-            if column not in rows.column_names or rows.features[column].dtype not in ("string", "large_string"):
-                raise ValueError(
-                    f"corpora.name={corpora.name} has no text column {column}, only {', '.join(rows.column_names)}: "
-                    "set corpora.source_column and corpora.target_column"
-                )
-        for batch in rows.select_columns(columns).iter(1000):
-            yield from zip(*(batch[column] for column in columns), strict=True)
+            raise ValueError(f"corpora.name={corpus.name}: {_reason(error)}") from error
+        paths = column_paths(corpus, rows.features.arrow_schema, f"corpora.name={corpus.name}")
+        columns = list(dict.fromkeys(path[0] for path in paths))
+        yield from column_pairs(paths, rows.select_columns(columns).with_format("arrow").iter(BATCH))
 
 
-def local_files(corpora: CorporaConfig) -> list[Path]:
+def local_files(corpus: CorpusConfig) -> list[Path]:
     """The files of a local folder; a data set of the Hub is known by its name."""
-    return sorted(path for path in Path(corpora.name).rglob("*") if path.is_file()) if corpora.name else []
+    return sorted(path for path in Path(corpus.name).rglob("*") if path.is_file()) if corpus.name else []
 
 
 def _reason(error: Exception) -> str:

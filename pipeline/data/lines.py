@@ -1,49 +1,145 @@
 """The one reader of text: a line ends at ``\\n`` or ``\\r\\n`` and nowhere else, so n lines are n lines everywhere."""
 
+import codecs
 import contextlib
-import gzip
 import io
+import lzma
+import re
 import sys
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
-GZIP = b"\x1f\x8b"
+BLOCK = 1 << 18
+LONGEST = 1 << 20
+"""Characters of the longest line, and of the longest text of any other kind of file."""
+
+COMPRESSIONS = {
+    ".gz": ("gzip", re.compile(rb"\x1f\x8b")),
+    ".bz2": ("bz2", re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")),
+    ".xz": ("xz", re.compile(rb"\xfd7zXZ\0")),
+    ".zst": ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")),
+}
+"""The codec of a file by the end of its name, and what its content begins with."""
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file, plain or gzipped, or of the standard input (``-``), without their ends.
+    """The lines of a file, plain or compressed, or of the standard input (``-``), without their ends.
 
     U+2028, form feeds and lone carriage returns are text; a byte order mark at a line's start is not.
 
     Raises:
-        ValueError: wrong bytes for the encoding, a broken gzip file, an unknown encoding, a closed standard input.
+        ValueError: wrong bytes for the encoding, an unknown encoding, a line that is longer than ``LONGEST``, a broken
+            compressed file, a closed standard input.
         OSError: the file cannot be read.
     """
-    number, name = 0, "the standard input" if str(path) == "-" else path
-    try:
-        with _open(path) as file:
-            for line in _split(file, encoding):
-                number += 1
-                text = line if isinstance(line, str) else line.decode(encoding)
-                yield text.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is not "
-            f"{encoding}: convert it to UTF-8, or, for a corpus, name its encoding (corpora.encoding=latin-1)"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise ValueError(f"{name} is truncated or corrupt after line {number}: fetch it again") from None
+    name = shown(path)
+    decoder = _decoder(encoding)
+    number, rest, finished = 0, "", False
+    with open_binary(path) as file:
+        while not finished:
+            block = file.read1(BLOCK)  # what there is, so that a terminal's line is answered at once
+            finished = not block
+            try:
+                lines = (rest + decoder.decode(block, final=finished)).split("\n")
+            except UnicodeDecodeError as error:
+                raise ValueError(_wrong_byte(error, encoding, name, number, rest)) from None
+            except UnicodeError as error:
+                raise ValueError(f"{name} is not {encoding}: {error}: name its encoding (corpora.encoding)") from None
+            if len(lines[0]) > LONGEST:  # the others are no longer than a block
+                raise ValueError(
+                    f"{name}, line {number + 1}: longer than {LONGEST:,} characters: divide it, or leave it out"
+                )
+            rest = lines.pop()
+            if finished and rest:
+                lines.append(rest)
+            for line in lines:
+                yield line.removesuffix("\r").removeprefix("\ufeff")
+            number += len(lines)
+
+
+def read_aligned(paths: list[str], encoding: str = "utf-8") -> Iterator[tuple[str, ...]]:
+    """Lines with the same number of several files; ``ValueError`` where one has fewer than the others."""
+    files = [read_lines(path, encoding) for path in paths]
+    for number, lines in enumerate(zip_longest(*files), 1):
+        if None in lines:
+            counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(lines, files, strict=True)]
+            first, *others = (f"{path} has {count}" for path, count in zip(paths, counts, strict=True))
+            raise ValueError(f"{first} lines but {' and '.join(others)}: line-aligned files are needed")
+        yield lines
+
+
+def shown(path: str | Path) -> str:
+    """How messages name a file."""
+    return "the standard input" if str(path) == "-" else str(path)
 
 
 @contextlib.contextmanager
-def _open(path: str | Path) -> Iterator[BinaryIO]:
+def open_binary(path: str | Path) -> Iterator[io.BufferedReader]:
+    """A file, or the standard input (``-``), unpacked where its name or its content says that it is compressed.
+
+    Reading raises ``ValueError`` where the compressed data is truncated or corrupt, behind its end too.
+    """
     with contextlib.ExitStack() as stack:
         file = _standard_input() if str(path) == "-" else stack.enter_context(open(path, "rb"))
-        if str(path).endswith(".gz") or file.peek(2)[:2] == GZIP:
-            file = stack.enter_context(gzip.open(file))
-        yield file
+        start = file.peek(16)
+        by_content = [codec for codec, magic in COMPRESSIONS.values() if magic.match(start)]
+        by_name = [codec for suffix, (codec, _) in COMPRESSIONS.items() if str(path).lower().endswith(suffix)]
+        if by_name and not by_content:
+            raise ValueError(_corrupt(path))
+        yield io.BufferedReader(_Unpacked(file, by_content[0], path), BLOCK) if by_content else file
+
+
+class _Unpacked(io.RawIOBase):
+    """What a compressed file holds; its streams, if several, one after the other."""
+
+    def __init__(self, file: BinaryIO, codec: str, path: str | Path):
+        self.path = path
+        if codec == "xz":
+            self.unpack = _xz_reader(file)
+        else:
+            import pyarrow  # costs those who read plain text nothing; unlike Python's modules it allows no rubbish
+
+            self.unpack = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec).read
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        try:
+            data = self.unpack(len(buffer))
+        except (OSError, EOFError, lzma.LZMAError):
+            raise ValueError(_corrupt(self.path)) from None
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _xz_reader(file: BinaryIO) -> Callable[[int], bytes]:
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def read(size: int) -> bytes:
+        nonlocal decompressor
+        data = b""
+        while not data:
+            if decompressor.eof:
+                # The format pads streams with zeros, four at a time.
+                rest = (decompressor.unused_data or file.read(BLOCK)).lstrip(b"\0")
+                if not rest and not file.peek(1):
+                    break
+                decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            else:
+                rest = file.read(BLOCK) if decompressor.needs_input else b""
+                if decompressor.needs_input and not rest:
+                    raise EOFError
+            data = decompressor.decompress(rest, size)
+        return data
+
+    return read
+
+
+def _corrupt(path: str | Path) -> str:
+    return f"{shown(path)} is truncated or corrupt: fetch it again"
 
 
 def _standard_input() -> BinaryIO:
@@ -53,10 +149,18 @@ def _standard_input() -> BinaryIO:
     return sys.stdin.detach()
 
 
-def _split(file: BinaryIO, encoding: str) -> Iterator[bytes | str]:
-    """Bytes are split before they are decoded, so that a wrong byte has a line number. UTF-16 does not allow it."""
+def _decoder(encoding: str) -> codecs.IncrementalDecoder:
     try:
-        splits_at_newline = "\n".encode(encoding) == b"\n"
+        b"".decode(encoding)  # refuses codecs that are no encodings of text, like hex
+        return codecs.getincrementaldecoder(encoding)()
     except LookupError:
         raise ValueError(f"corpora.encoding={encoding} is unknown to Python: name one like utf-8, latin-1") from None
-    return file if splits_at_newline else io.TextIOWrapper(file, encoding, newline="\n")
+
+
+def _wrong_byte(error: UnicodeDecodeError, encoding: str, name: str, number: int, rest: str) -> str:
+    before = (rest + error.object[: error.start].decode(encoding, errors="replace")).split("\n")
+    position = len(before[-1].encode(encoding, errors="replace")) + 1
+    return (
+        f"{name}, line {number + len(before)}: byte 0x{error.object[error.start]:02x} at position {position} is not "
+        f"{encoding}: convert it to UTF-8, or, for a corpus, name its encoding (corpora.encoding=latin-1)"
+    )

@@ -2,11 +2,8 @@
 
 import html
 import math
-import os
 import re
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +11,8 @@ from typing import NamedTuple
 
 from pysword.modules import SwordModules
 
-from pipeline.data.config import CorporaConfig
+from pipeline.data.config import CorpusConfig
+from pipeline.data.packages import fetch
 
 TWICE = math.log(2)
 INSTEAD = "or name a folder with SWORD modules (corpora.sword_folder), or files of your own (corpora.kind=text)"
@@ -29,7 +27,7 @@ class Row(NamedTuple):
     fault: str
 
 
-def verse_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[Row]:
+def verse_pairs(corpora: CorpusConfig, names: list[str]) -> Iterator[Row]:
     """All verses of the books that both modules have, in order; a chapter is a group.
 
     Texts count verses differently in places. A verse on one side only, one more than twice as long as the other
@@ -60,7 +58,7 @@ def verse_pairs(corpora: CorporaConfig, names: list[str]) -> Iterator[Row]:
         yield Row(source.get(place, ""), target.get(place, ""), f"{book} {chapter}", fault)
 
 
-def module_files(corpora: CorporaConfig) -> list[Path]:
+def module_files(corpora: CorpusConfig) -> list[Path]:
     """The files of both modules, which are fetched where they are missing."""
     return [path for module in _modules(corpora) for path in module.files]
 
@@ -71,15 +69,15 @@ class Module(NamedTuple):
     files: list[Path]
 
 
-def _modules(corpora: CorporaConfig) -> tuple[Module, Module]:
+def _modules(corpora: CorpusConfig) -> tuple[Module, Module]:
     return (
         _module(corpora, "source", corpora.source_package, corpora.source_module),
         _module(corpora, "target", corpora.target_package, corpora.target_module),
     )
 
 
-def _module(corpora: CorporaConfig, side: str, package: str, name: str) -> Module:
-    folder = Path(corpora.sword_folder) if corpora.sword_folder else fetch(package)
+def _module(corpora: CorpusConfig, side: str, package: str, name: str) -> Module:
+    folder = Path(corpora.sword_folder) if corpora.sword_folder else _shared(package)
     if not (folder / "mods.d").is_dir():
         raise ValueError(f"corpora.sword_folder={folder} has no mods.d: name the folder that holds mods.d and modules")
     modules = SwordModules(str(folder))
@@ -91,6 +89,10 @@ def _module(corpora: CorporaConfig, side: str, package: str, name: str) -> Modul
     data = folder / found[name]["datapath"]
     files = [path for path in (data if data.is_dir() else data.parent).rglob("*") if path.is_file()]
     return Module(modules, name, sorted(files))
+
+
+def _shared(package: str) -> Path:
+    return fetch(package, "sword", INSTEAD) / "usr" / "share" / "sword"
 
 
 def _plain_verses(module: Module) -> dict[tuple[str, int, int], str]:
@@ -127,45 +129,3 @@ def plain_text(osis: str) -> str:
     text = GLUED.sub(r" \g<0>", text)
     text = html.unescape(TAG.sub(" ", WITHIN_WORDS.sub("", text)))
     return STRAY_BLANK.sub("", " ".join(text.split()))
-
-
-def fetch(package: str) -> Path:
-    """The folder with the package's modules; downloaded once, whole or not at all, without root."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "sword"
-    unpacked = cache / package
-    if not unpacked.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            try:
-                _download(package, folder, cache)
-                (archive,) = Path(folder).glob("*.deb")
-                _run(["dpkg-deb", "-x", str(archive), f"{folder}/unpacked"], folder)
-            except FileNotFoundError as error:
-                raise ValueError(
-                    f"{error.filename}, which fetches packages, is not here: install it, {INSTEAD}"
-                ) from None
-            except subprocess.SubprocessError as error:
-                complaint = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
-                raise ValueError(f"package {package} cannot be fetched ({complaint}): try again, {INSTEAD}") from None
-            try:
-                os.rename(f"{folder}/unpacked", unpacked)
-            except OSError:  # another process was faster
-                if not unpacked.exists():
-                    raise
-    return unpacked / "usr" / "share" / "sword"
-
-
-def _download(package: str, folder: str, cache: Path) -> None:
-    """``apt-get download``; where the machine's lists do not know the package, with fresh lists of our own."""
-    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=30"]
-    try:
-        _run([*command, "download", package], folder)
-    except subprocess.CalledProcessError:
-        (cache / "apt" / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-        command += ["-o", f"Dir::State::lists={cache}/apt/lists", "-o", f"Dir::Cache={cache}/apt"]
-        _run([*command, "update"], folder)
-        _run([*command, "download", package], folder)
-
-
-def _run(command: list[str], folder: str) -> None:
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=600)

@@ -1,0 +1,198 @@
+"""Tables of sentence pairs: tab- or comma-separated text, JSON lines, Parquet and Arrow.
+
+A column is named as it is in the file, by a dotted path into it (``translation.en``), or, in text without a header, by
+its number from 1.
+"""
+
+import contextlib
+import csv
+import json
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.data.config import CorpusConfig
+from pipeline.data.lines import read_lines
+
+COLUMN_SETTINGS = ("source_column", "target_column", "group_column")
+BATCH = 1000
+
+
+def tsv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:
+    """Tab-separated columns; quotes are text."""
+    for name in names:
+        lines = read_lines(name, corpus.encoding)
+        yield from _picked(corpus, enumerate((line.split("\t") for line in lines), 1), name)
+
+
+def csv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:
+    """Comma-separated columns (RFC 4180): a cell in quotes may hold commas, line ends, and quotes written twice."""
+    for name in names:
+        reader = csv.reader((line + "\n" for line in read_lines(name, corpus.encoding)), strict=True)
+        try:
+            yield from _picked(corpus, ((reader.line_num, cells) for cells in reader), name)
+        except csv.Error as error:
+            raise ValueError(
+                f"{name}, line {reader.line_num}: {error}: correct its quotes, or, where they are text, use "
+                "corpora.kind=tsv"
+            ) from None
+
+
+def _picked(corpus: CorpusConfig, rows: Iterable[tuple[int, list[str]]], name: str) -> Iterator[tuple[str, ...]]:
+    """The wanted cells of numbered rows; blank rows are skipped."""
+    wanted = [column for column in _columns(corpus) if column]
+    numbered = all(column.isdecimal() and int(column) for column in wanted)
+    places = [int(column) - 1 for column in wanted] if numbered else []
+    for number, cells in rows:
+        if not places:
+            places = [_place(cells, column, name) for column in wanted]
+        elif len(cells) > 1 or any(cells):
+            try:
+                yield tuple([cells[place] for place in places])
+            except IndexError:
+                needed = max(places) + 1
+                raise ValueError(f"{name}, row {number}: {len(cells)} columns, but {needed} are needed") from None
+
+
+def _place(header: list[str], column: str, name: str) -> int:
+    if column not in header:
+        raise ValueError(
+            f"{name} has no column {column}, only {', '.join(header)[:200]}: set corpora.source_column and "
+            "corpora.target_column to names in its first row, or to numbers from 1 if it has no header"
+        )
+    return header.index(column)
+
+
+def jsonl_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:
+    """One JSON object a line; blank lines are skipped."""
+    source, target, group = _columns(corpus)
+    for name in names:
+        for number, line in enumerate(read_lines(name, corpus.encoding), 1):
+            if not line or line.isspace():
+                continue
+            place = f"{name}, row {number}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{place} is not one JSON object: {error}") from None
+            yield _text(row, source, place), _text(row, target, place), _group(row, group, place) if group else ""
+
+
+def _text(row: object, column: str, place: str) -> str:
+    value = _inside(row, column)
+    if not isinstance(value, str):
+        found = "nothing" if value is None else f"a {type(value).__name__}"
+        raise ValueError(f"{place}: {found} at {column} where text is needed: correct the row or the column's name")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{place}: half of a surrogate pair at {column} is not text: correct the row") from None
+    return value
+
+
+def _group(row: object, column: str, place: str) -> str:
+    value = _inside(row, column)
+    return str(value) if isinstance(value, int) else _text(row, column, place)
+
+
+def _inside(row: object, column: str) -> object:
+    """What is at a name, or else at a dotted path, of nested objects."""
+    if isinstance(row, dict) and column in row:
+        return row[column]
+    for key in column.split("."):
+        row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def parquet_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
+    """Columns of Parquet files."""
+    for name in names:
+        with _readable(name, "Parquet"), pq.ParquetFile(name) as file:
+            paths = column_paths(corpus, file.schema_arrow, name)
+            batches = file.iter_batches(BATCH, columns=[".".join(path) for path in paths])
+            yield from column_pairs(paths, batches)
+
+
+def arrow_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
+    """Columns of Arrow files (Feather), or of Arrow streams as data sets of Hugging Face keep them."""
+    for name in names:
+        with _readable(name, "Arrow"), pa.memory_map(name) as file:
+            is_stream = file.read(6) != b"ARROW1"
+            file.seek(0)
+            reader = pa.ipc.open_stream(file) if is_stream else pa.ipc.open_file(file)
+            batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
+            paths = column_paths(corpus, reader.schema, name)
+            yield from column_pairs(paths, batches)
+
+
+def column_paths(corpus: CorpusConfig, schema: pa.Schema, name: str) -> list[list[str]]:
+    """Where the source, the target and, if any, the group are in a table of that schema.
+
+    Columns that are not named otherwise are also found as ``translation.en`` and ``en``, by their languages.
+    """
+    paths = []
+    for side, column in zip(("source", "target", "group"), _columns(corpus), strict=True):
+        names = [column]
+        if column == side != "group":
+            language = getattr(corpus, f"{side}_language")
+            names += [f"translation.{language}", language]
+        found = [path for path in (_path(schema, name) for name in names) if path]
+        if column and not found:
+            columns = ", ".join(_leaves(schema))
+            raise ValueError(f"{name} has no text column {column}, only {columns[:300]}: set corpora.{side}_column")
+        paths += found[:1]
+    return paths
+
+
+def column_pairs(paths: list[list[str]], batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[tuple]:
+    """Rows of the columns at the paths."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, BATCH):  # a batch may be a whole mapped file
+            rows = batch.slice(start, BATCH)
+            yield from zip(*(_strings(rows.column(path[0]), path[1:]) for path in paths), strict=True)
+
+
+def _strings(column: pa.Array | pa.ChunkedArray, inside: list[str]) -> list[str | None]:
+    column.validate(full=True)
+    values = pc.struct_field(column, inside) if inside else column
+    return values.cast(pa.string()).to_pylist()
+
+
+def _columns(corpus: CorpusConfig) -> list[str]:
+    return [getattr(corpus, setting) for setting in COLUMN_SETTINGS]
+
+
+def _path(schema: pa.Schema, column: str) -> list[str]:
+    """The names that lead to a column of text or whole numbers; empty where there is none."""
+    keys = [column] if column in schema.names else column.split(".")
+    fields = schema
+    for key in keys:
+        if (position := fields.get_field_index(key)) < 0:
+            return []
+        kind = fields.field(position).type
+        fields = kind if pa.types.is_struct(kind) else pa.schema([])
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return keys if is_text or pa.types.is_integer(kind) or pa.types.is_binary(kind) else []
+
+
+def _leaves(fields: pa.Schema | pa.StructType, inside: str = "") -> Iterator[str]:
+    for position in range(len(fields.names)):
+        field = fields.field(position)
+        if pa.types.is_struct(field.type):
+            yield from _leaves(field.type, f"{inside}{field.name}.")
+        else:
+            yield inside + field.name
+
+
+@contextlib.contextmanager
+def _readable(name: str, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # the file cannot even be opened
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise ValueError(f"{name} is not {kind}, or broken: {reason}: fetch or write it again") from None
