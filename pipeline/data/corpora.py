@@ -3,6 +3,7 @@
 A kind of corpus is a function from the configuration and some names to rows, and one line in ``KINDS``.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, count, islice, zip_longest
@@ -143,12 +144,21 @@ KINDS = {
 }
 
 
+def read_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
+    """Rows of files or splits, in the order of ``COLUMNS``; later columns may be missing."""
+    kind = KINDS[corpus.kind]
+    if not corpus.reverse:
+        return kind.read(corpus, kind.expand(corpus, names))
+    there = dataclasses.replace(
+        corpus, source_language=corpus.target_language, target_language=corpus.source_language, reverse=False
+    )
+    return ((target, source, *rest) for source, target, *rest in read_pairs(there, names))
+
+
 def _rows(corpus: CorpusConfig, split: str) -> Iterator[tuple[str | None, ...]]:
     """A split's rows; the first three are shown before they are handed on."""
-    kind, names = KINDS[corpus.kind], getattr(corpus, split)
-    rows = iter(kind.read(corpus, kind.expand(corpus, names)))
-    if corpus.reverse:
-        rows = ((target, source, *rest) for source, target, *rest in rows)
+    names = getattr(corpus, split)
+    rows = iter(read_pairs(corpus, names))
     first = list(islice(rows, 3))
     if not first:
         raise ValueError(f"corpora.{split}={names}: no data, not a single pair")
