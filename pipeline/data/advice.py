@@ -86,7 +86,7 @@ def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_text(report: dict[str, Any]) -> Iterator[str]:
-    codes = {side: _primary(code) for side, code in report["languages"].items()}
+    codes = {side: primary(code) for side, code in report["languages"].items()}
     for name, side in _sides(report, *SPLITS):
         found = report["statistics"][name][side]
         whose = f"{name}'s {side}s" if name != "train" else f"{side}s"
@@ -129,7 +129,7 @@ def _of_lengths(report: dict[str, Any]) -> Iterator[str]:
             f"pairs, above {ratio['ninety_percent']:.1f} in another): are the files aligned?"
         )
     for side in SIDES:
-        if _primary(report["languages"][side]) not in WITHOUT_BLANKS and train[side]["words"]["median"] <= 3:
+        if primary(report["languages"][side]) not in WITHOUT_BLANKS and train[side]["words"]["median"] <= 3:
             yield f"half of the {side}s have 3 words at most: a model will not learn whole sentences from them"
 
 
@@ -148,7 +148,7 @@ def _of_pieces(report: dict[str, Any]) -> Iterator[str]:
                 f"{tokens['unknown_share']:.1%} of {name}'s {side} tokens are unknown: raise "
                 "tokenizer.character_coverage, or set tokenizer.byte_fallback"
             )
-        if name == "train" and tokens["per_word"] > 3 and _primary(report["languages"][side]) not in WITHOUT_BLANKS:
+        if name == "train" and tokens["per_word"] > 3 and primary(report["languages"][side]) not in WITHOUT_BLANKS:
             yield f"a {side} word takes {tokens['per_word']:.1f} tokens: is the vocabulary too small, or of other text?"
 
 
@@ -156,7 +156,7 @@ def _sides(report: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:
     return ((name, side) for name in names if report["pairs"][name] for side in SIDES)
 
 
-def _primary(code: str) -> str:
+def primary(code: str) -> str:
     """``pt`` of ``pt-BR``."""
     return re.split("[-_]", code.lower())[0]
 

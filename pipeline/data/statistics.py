@@ -24,15 +24,10 @@ EXTREMES = 3
 LONGEST_QUOTE = 300
 """Characters of a side that the sample and the extremes keep."""
 
-STEPS = 8
-"""Bins in an octave."""
+LENGTHS = np.concatenate([np.arange(32), *(2**doubling * np.arange(16, 32) for doubling in range(1, 13))]).astype(float)
+"""Where bins of lengths begin: every number up to 31, then sixteen to each doubling, up to 131,072."""
 
-LENGTHS = np.concatenate(
-    [np.arange(2 * STEPS), *(2**octave * np.arange(STEPS, 2 * STEPS) for octave in range(1, 14))]
-).astype(float)
-"""Where bins of lengths begin: every number at first, then eight to each doubling, up to 130,000."""
-
-RATIOS = np.concatenate([[0], 2 ** (np.arange(-4 * STEPS - 0.5, 4 * STEPS + 1) / STEPS)])
+RATIOS = np.concatenate([[0], 2 ** np.arange(-4 - 1 / 16, 4 + 1 / 8, 1 / 8)])
 """Where bins of ratios begin: eight to each doubling, with one around 1; the outer ones hold all beyond 16 to 1."""
 
 
