@@ -20,6 +20,7 @@ from pipeline.data.hub import hub_pairs, local_files
 from pipeline.data.lines import read_aligned
 from pipeline.data.sword import module_files, verse_pairs
 from pipeline.data.tables import COLUMN_SETTINGS, arrow_pairs, csv_pairs, jsonl_pairs, parquet_pairs, tsv_pairs
+from pipeline.data.translation_memories import tmx_pairs, xliff_pairs
 from pipeline.data.verses import reference_files, verse_line_pairs
 
 SPLITS = ("train", "valid", "test")
@@ -139,6 +140,8 @@ KINDS = {
     "parquet": Kind(parquet_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),
     "arrow": Kind(arrow_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),
     "hub": Kind(hub_pairs, _as_they_are, local_files, ("name", "configuration", *LANGUAGES, *COLUMN_SETTINGS)),
+    "tmx": Kind(tmx_pairs, _files, named_files, LANGUAGES),
+    "xliff": Kind(xliff_pairs, _files, named_files, LANGUAGES),
     "verses": Kind(verse_line_pairs, _couples, verse_files, ("encoding",)),
     "sword": Kind(verse_pairs, _as_they_are, module_files, ()),
 }
