@@ -1,19 +1,29 @@
-"""Rows streamed to an Arrow file, and the file mapped into memory as a data set."""
+"""Rows streamed to Arrow files, whole or not at all, and such files mapped into memory."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
-from datasets import Dataset
 
 
-def write_arrow(path: str | Path, schema: pa.Schema, batches: Iterable[list]) -> Dataset:
-    """Write batches, each a list of columns in the schema's order, and map the file.
+def write_arrow(path: Path, schema: pa.Schema, batches: Iterable[list]) -> int:
+    """Write batches, each a list of columns in the schema's order; the number of rows."""
+    rows = 0
+    new = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
+    try:
+        with pa.OSFile(str(new), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+            for columns in batches:
+                batch = pa.record_batch(columns, schema)
+                writer.write_batch(batch)
+                rows += len(batch)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+    return rows
 
-    Unlike ``Dataset.from_generator`` it has no cache, which could answer with old rows, and takes no rows one by one;
-    unlike ``save_to_disk`` it writes a split without rows.
-    """
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        for columns in batches:
-            writer.write_batch(pa.record_batch(columns, schema))
-    return Dataset.from_file(str(path))
+
+def map_arrow(path: Path) -> pa.Table:
+    """The rows of a file, which stay on the disk until they are looked at."""
+    with pa.memory_map(str(path)) as file:
+        return pa.ipc.open_stream(file).read_all()

@@ -7,7 +7,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -75,7 +75,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """What JSON can hold."""
-        return asdict(self)
+        return vars(self) | {"dropped": dict(self.dropped), "repaired": dict(self.repaired)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Report:

@@ -1,12 +1,13 @@
-"""Stage 1 as a whole: corpus to a folder of encoded splits, tokenizers and a report; whole or not at all."""
+"""Stage 1 as a whole: corpora to a folder of encoded splits, tokenizers and a report; whole or not at all.
+
+The work is done in a hidden folder beside it, where the same command goes on after an interruption.
+"""
 
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,33 +15,24 @@ from typing import NamedTuple
 
 import datasets
 import filelock
-import numpy as np
-import pyarrow as pa
 from datasets import Dataset
-from rich.console import Console
-from rich.table import Table
 
 from pipeline.config import Configuration
-from pipeline.data.arrow import write_arrow
-from pipeline.data.cleaning import clean, normalise
-from pipeline.data.corpora import SPLITS, identity, load
-from pipeline.data.progress import progress
-from pipeline.data.splitting import split
-from pipeline.data.tokenizer import UNK_ID, Tokenizers, train_tokenizers
+from pipeline.data.corpora import SPLITS, identity
+from pipeline.data.execution import Workers
+from pipeline.data.report import print_report
+from pipeline.data.stages import HELD_OUT, build
+from pipeline.data.tokenizer import Tokenizers
 
-FORMAT = 2
+__all__ = ["FORMAT", "Prepared", "prepare", "print_report"]
+
+FORMAT = 3
 """Rises when the same settings and files give other data than before."""
-
-IDS = pa.list_(pa.int32())
-SCHEMA = pa.schema({"source": pa.string(), "target": pa.string(), "source_ids": IDS, "target_ids": IDS})
-
-LEARNED_FROM = 2_000_000
-"""Pairs that tokenizers are learned from, at most, taken at even distances: SentencePiece holds them in memory."""
 
 
 class Prepared(NamedTuple):
-    """A prepared corpus. The splits have the columns source, target (text) and source_ids, target_ids (pieces, without
-    bos and eos); the text of train is normalised, that of valid and test is as it was read."""
+    """A prepared corpus. The splits have the columns source, target (text), source_ids, target_ids (pieces, without
+    bos and eos) and corpus (its number); the text of train is normalised, that of valid and test is as it was read."""
 
     train: Dataset
     valid: Dataset
@@ -59,13 +51,16 @@ class Prepared(NamedTuple):
         report = _read_report(Path(folder))
         if report is None or report["format"] != FORMAT:
             raise ValueError(f"{folder} is not a prepared corpus, or one of another version: run scripts/prepare.py")
-        splits = (Dataset.from_file(str(Path(folder) / f"{name}.arrow")) for name in SPLITS)
+        shards = {name: sorted(Path(folder).glob(f"{name}-*.arrow")) for name in SPLITS}
+        splits = (
+            datasets.concatenate_datasets([Dataset.from_file(str(path)) for path in shards[name]]) for name in SPLITS
+        )
         return cls(*splits, Tokenizers.load(folder), report)
 
 
 def prepare(configuration: Configuration) -> Prepared:
     """The prepared corpus in ``output.data``: the one that is there if nothing it depends on has changed, or a new one
-    in its place. Any number of processes may ask at once; one does the work.
+    in its place. Any number of processes may ask at once; one does the work, and uses what an interrupted one has done.
 
     Raises:
         ValueError: the corpus or a setting is wrong, no pair is left, or ``output.data`` holds something else.
@@ -76,119 +71,31 @@ def prepare(configuration: Configuration) -> Prepared:
     if occupied and _read_report(output) is None:
         raise ValueError(f"output.data={output} holds something else than a prepared corpus: name another folder")
     output.parent.mkdir(parents=True, exist_ok=True)
+    work = output.parent / f".{output.name}.work"
     with _alone(output):
-        for abandoned in output.parent.glob(f".{output.name}.*.tmp"):  # by a process that was killed
-            shutil.rmtree(abandoned)
         fingerprint, sources = _fingerprint(configuration)
         report = _read_report(output)
         if report is None or report["fingerprint"] != fingerprint:
-            with tempfile.TemporaryDirectory(prefix=f".{output.name}.", suffix=".tmp", dir=output.parent) as folder:
-                report = {"format": FORMAT, "fingerprint": fingerprint, "sources": sources}
-                _build(configuration, Path(folder), report)
-                if output.exists():
-                    os.rename(output, f"{folder}/old")
-                os.rename(f"{folder}/new", output)
+            _open(work, f"{fingerprint} {configuration.preparation.shard_pairs}")
+            with Workers(configuration.preparation) as workers, _without_bars():
+                new, report = build(configuration, work, workers)
+            report = {"format": FORMAT, "fingerprint": fingerprint, "sources": sources} | report
+            (new / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=2), encoding="utf-8")
+            if output.exists():
+                output.rename(work / "old")
+            new.rename(output)
+        if work.exists():
+            shutil.rmtree(work)
         return Prepared.load(output)
 
 
-def print_report(report: dict) -> None:
-    """What became of the corpus, as a table on stderr."""
-    table = Table("", *SPLITS, title="Prepared corpus")
-    table.add_row("pairs", *(f"{report['pairs'][name]:,}" for name in SPLITS))
-    for side in ("source", "target"):
-        for number, text in (("mean", "{:.1f}"), ("longest", "{:,}"), ("unknown_share", "{:.3%}")):
-            values = (report["tokens"][name][side][number] for name in SPLITS)
-            table.add_row(f"{side} tokens, {number.replace('_', ' ')}", *map(text.format, values))
-    console = Console(stderr=True)
-    console.print(table)
-    read = f"{report['read']['train']:,} training pairs read"
-    dropped = ", ".join(f"{count:,} {rule}" for rule, count in report["dropped"].items() if count) or "nothing"
-    console.print(f"{read}, dropped: {dropped}", highlight=False, soft_wrap=True)
-    sizes = " and ".join(f"{size:,}" for size in report["tokenizer"]["vocab_size"])
-    console.print(
-        f"vocabulary: {sizes} pieces; text normalised to {report['tokenizer']['unicode_form']}", highlight=False
-    )
-
-
-def _build(configuration: Configuration, folder: Path, report: dict) -> None:
-    """Write ``folder/new``, its report last."""
-    new = folder / "new"
-    with _without_bars():
-        pairs = load(configuration.corpora, folder)
-        splits, dropped = split(pairs, configuration.corpora, configuration.cleaning)
-        train, dropped = clean(splits.train, configuration.cleaning, dropped)
-        if not len(train):
-            held_out = f"{len(splits.valid)} valid, {len(splits.test)} test"
-            raise ValueError(
-                f"0 of {len(pairs['train'])} pairs left to train on ({dropped}; {held_out}): look at the corpus, or "
-                "relax cleaning"
-            )
-        step = -(-len(train) // LEARNED_FROM)
-        sample = train if step == 1 else train.select(range(0, len(train), step))
-        tokenizers = train_tokenizers(_Texts(sample, "source"), _Texts(sample, "target"), configuration.tokenizer)
-    splits = splits._replace(train=train)
-    new.mkdir()
-    tokenizers.save(new)
-    unicode_form = configuration.cleaning.unicode_form
-    encoded = {
-        name: write_arrow(new / f"{name}.arrow", SCHEMA, _encode(rows, tokenizers, unicode_form, name))
-        for name, rows in splits._asdict().items()
-    }
-    report |= {
-        "read": {name: len(rows) for name, rows in pairs.items()},
-        "pairs": {name: len(rows) for name, rows in encoded.items()},
-        "dropped": dict(dropped.dropped),
-        "with_controls": dropped.with_controls,
-        "examples": dropped.examples,
-        "tokenizer": dataclasses.asdict(configuration.tokenizer)
-        | {
-            "vocab_size": [tokenizer.vocab_size for tokenizer in tokenizers[: 1 if tokenizers.joint else 2]],
-            "learned_from_pairs": len(sample),
-            "unicode_form": unicode_form,
-        },
-        "tokens": {
-            name: {side: _token_statistics(rows, f"{side}_ids") for side in ("source", "target")}
-            for name, rows in encoded.items()
-        },
-    }
-    (new / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=2), encoding="utf-8")
-
-
-class _Texts(NamedTuple):
-    """One column, read in batches and as often as needed."""
-
-    pairs: Dataset
-    column: str
-
-    def __iter__(self) -> Iterator[str]:
-        for batch in self.pairs.iter(1000):
-            yield from batch[self.column]
-
-
-def _encode(pairs: Dataset, tokenizers: Tokenizers, unicode_form: str, name: str) -> Iterator[list]:
-    """Batches of the columns of ``SCHEMA``."""
-    with progress(f"encoding {name}", len(pairs)) as advance:
-        for batch in pairs.iter(1000):
-            texts = [batch["source"], batch["target"]]
-            ids = [
-                tokenizer.encode([normalise(text, unicode_form) for text in side])
-                for tokenizer, side in zip(tokenizers, texts, strict=True)
-            ]
-            yield texts + ids
-            advance(len(texts[0]))
-
-
-def _token_statistics(rows: Dataset, column: str) -> dict[str, float]:
-    lengths = unknown = np.zeros(0, dtype=np.int64)
-    for chunk in rows.data.column(column).chunks:
-        lengths = np.append(lengths, np.diff(chunk.offsets))
-        unknown = np.append(unknown, np.count_nonzero(chunk.flatten().to_numpy() == UNK_ID))
-    return {
-        "total": int(lengths.sum()),
-        "mean": round(float(lengths.mean()), 2) if len(lengths) else 0.0,
-        "longest": int(lengths.max(initial=0)),
-        "unknown_share": float(unknown.sum() / max(1, lengths.sum())),
-    }
+def _open(work: Path, key: str) -> None:
+    """A folder with what an interrupted preparation of the same data has done, and nothing else."""
+    key_file = work / "key"
+    if work.exists() and not (key_file.exists() and key_file.read_text() == key):
+        shutil.rmtree(work)
+    work.mkdir(exist_ok=True)
+    key_file.write_text(key)
 
 
 def _read_report(folder: Path) -> dict | None:
@@ -200,14 +107,29 @@ def _read_report(folder: Path) -> dict | None:
 
 
 def _fingerprint(configuration: Configuration) -> tuple[str, list[dict]]:
-    """SHA-256 of all that the data depends on, and the corpus's files with theirs."""
-    corpora, paths = identity(configuration.corpora)
+    """SHA-256 of all that the data depends on, and the corpora's files with theirs."""
+    corpora, cleaning, tokenizer = configuration.corpora, configuration.cleaning, configuration.tokenizer
+    parts, paths = [], []
+    for corpus in corpora.each:
+        settings, files = identity(corpus)
+        languages = [corpus.source_language, corpus.target_language]
+        parts.append({"corpus": settings, "languages": languages, "cleaning": corpus.cleaning, "files": len(files)})
+        paths += files
+    paths += map(Path, tokenizer.model)
     sources = [{"path": str(path), "bytes": path.stat().st_size, "sha256": _hash_file(path)} for path in paths]
+    held_out = {
+        f"{name}_size": getattr(corpora, f"{name}_size")
+        for name in HELD_OUT
+        if not any(getattr(corpus, name) for corpus in corpora.each)
+    }
     settings = {
         "format": FORMAT,
-        "corpora": corpora,
-        "cleaning": dataclasses.asdict(configuration.cleaning),
-        "tokenizer": dataclasses.asdict(configuration.tokenizer),
+        "corpora": parts,
+        "tags": corpora.tags,
+        "held_out": held_out | ({"split_seed": corpora.split_seed} if held_out else {}),
+        "cleaning": dataclasses.asdict(cleaning),
+        # The same pieces are drawn from in training, whatever the regularisation.
+        "tokenizer": dataclasses.asdict(tokenizer) | {"model": len(tokenizer.model), "regularisation": None},
         "files": [source["sha256"] for source in sources],
     }
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(), sources

@@ -1,34 +1,52 @@
-"""Train, valid and test without leaks: copies of a pair never lie on both sides of a split.
+"""Train, valid and test without leaks: no sentence stands on both sides of a split, whatever its spelling.
 
-Rows are compared by 64-bit hashes. As the order of hashes is as good as a shuffle, and depends on the text alone,
-it also decides what is held out: the same corpus always gives the same splits.
+Rows are compared by 64-bit hashes alone. Mixed with a seed, the order of hashes is as good as a shuffle and depends on
+nothing but the text, so it also decides what is held out. Hashes lie in files and are sorted some millions at a time.
 """
 
+import tempfile
 import warnings
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
-from datasets import Dataset
+from xxhash import xxh3_64_intdigest
 
-from pipeline.data.cleaning import Report, normalise
 from pipeline.data.config import CleaningConfig, CorporaConfig
-from pipeline.data.corpora import COLUMNS
-from pipeline.data.progress import progress
+from pipeline.data.near import fold
 
-FINAL_MARKS = " .,;:!?…。，、；：！？।॥،؛؟"
+VERDICTS = (
+    "train",
+    "valid",
+    "test",
+    "duplicate",
+    "duplicate_source",
+    "duplicate_target",
+    "near_duplicate",
+    "overlap",
+    "near_overlap",
+)
+"""What becomes of a row that cleaning has kept; the places are the numbers that stand in files."""
+
+TRAIN, VALID, TEST = range(3)
+
+CHUNK = 1 << 20
+"""Rows that are looked at together."""
+
+BUCKET = 1 << 22
+"""Rows that are sorted together, at most (about)."""
 
 
 class Keys(NamedTuple):
-    """Hashes [rows] of what is compared; 0 for an empty text."""
+    """Hashes [rows] of what is compared."""
 
     pair: np.ndarray
     """Both sides, normalised."""
 
     group: np.ndarray
-    """The row's group, or else both sides folded: what must stay in one split."""
+    """The row's group, or else the folded source: what is held out together."""
 
     source: np.ndarray
     """The folded source."""
@@ -36,110 +54,147 @@ class Keys(NamedTuple):
     target: np.ndarray
     """The folded target."""
 
-    usable: np.ndarray
-    """True where neither side is empty and the row has no fault."""
+
+def compute_keys(sources: list[str], targets: list[str], groups: list[str]) -> np.ndarray:
+    """The columns of ``Keys`` of some normalised pairs, [4, rows]."""
+    source, target = (hash_folded(texts) for texts in (sources, targets))
+    both = _hash([f"{source}\0{target}" for source, target in zip(sources, targets, strict=True)])
+    group = np.where(np.array(groups, dtype=bool), _hash(groups), source) if any(groups) else source
+    return np.stack([both, group, source, target])
 
 
-class Splits(NamedTuple):
-    train: Dataset
-    valid: Dataset
-    test: Dataset
+def hash_folded(texts: Iterable[str]) -> np.ndarray:
+    """The hashes of folded texts, which are equal where the texts are but for case, spacing and punctuation."""
+    return _hash(list(map(fold, texts)))
 
 
-def fold(text: str) -> str:
-    """A normalised text without case and final marks, unless nothing else is left."""
-    text = text.casefold()
-    return text.rstrip(FINAL_MARKS) or text
+def _hash(texts: list[str]) -> np.ndarray:
+    return np.fromiter((xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(texts))
 
 
-def compute_keys(pairs: Dataset, unicode_form: str) -> Keys:
-    hashes, usable = [], []
-    with progress("comparing", len(pairs)) as advance:
-        for batch in pairs.iter(1000):
-            columns = (batch[column] for column in COLUMNS)
-            for source, target, group, fault in zip(*columns, strict=True):
-                source, target = normalise(source, unicode_form), normalise(target, unicode_form)
-                folded = fold(source), fold(target)
-                hashes += map(_hash, (f"{source}\0{target}", group or "\0".join(folded), *folded))
-                usable.append(not fault and source != "" and target != "")
-            advance(len(batch["source"]))
-    return Keys(*np.frombuffer(b"".join(hashes), dtype=np.uint64).reshape(-1, 4).T, np.array(usable, dtype=bool))
+class Decision(NamedTuple):
+    verdicts: np.ndarray
+    """For each row the place in ``VERDICTS``."""
+
+    overlap: dict[str, int]
+    """Rows that share a side with valid or test, by the split; dropped or not."""
 
 
-def _hash(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=8).digest() if text else bytes(8)
+def decide(
+    keys: Keys, named: dict[str, np.ndarray], corpora: CorporaConfig, cleaning: CleaningConfig, folder: Path
+) -> Decision:
+    """What becomes of each row of the training data.
 
-
-def split(pairs: dict[str, Dataset], corpora: CorporaConfig, cleaning: CleaningConfig) -> tuple[Splits, Report]:
-    """Valid and test as named, every row untouched, or else held out of the training data; then training data
-    without duplicates and without overlap with either. All text stays as it was read.
-
-    Whole groups are held out, as many as come nearest to the size asked for; never pairs with a fault or an empty
-    side, which are left for cleaning to count.
+    Of equal pairs, sources or targets the first stays; then whole groups are held out for the splits that are not
+    ``named``; then what shares a side with held-out data goes. ``named`` has ``hash_folded`` of both sides of the
+    other splits, ``folder`` room for files in between.
     """
-    report = Report()
-    train = pairs["train"]
-    keys = compute_keys(train, cleaning.unicode_form)
-    usable = keys.usable.copy()
-    unwanted = {}
-    if cleaning.drop_duplicates:
-        unwanted["duplicate"] = usable & ~_first_copies(keys.pair)
-        usable &= ~unwanted["duplicate"]
+    verdicts = np.zeros(len(keys.pair), dtype=np.uint8)
+    for wanted, column, verdict in (
+        (cleaning.drop_duplicates, keys.pair, "duplicate"),
+        (cleaning.drop_duplicate_sources, keys.source, "duplicate_source"),
+        (cleaning.drop_duplicate_targets, keys.target, "duplicate_target"),
+    ):
+        if wanted:
+            for copies, _ in later_copies(column, verdicts, folder):
+                verdicts[copies] = VERDICTS.index(verdict)
 
-    sizes = {name: getattr(corpora, f"{name}_size") for name in ("valid", "test") if name not in pairs}
-    if sum(sizes.values()) > usable.sum() / 2:
-        tenth = int(usable.sum()) // 10
+    sizes = {name: getattr(corpora, f"{name}_size") for name in ("valid", "test") if name not in named}
+    num_rows = int(np.count_nonzero(verdicts == TRAIN))
+    if sum(sizes.values()) > num_rows / 2:
+        tenth = num_rows // 10
         asked = " and ".join(f"corpora.{name}_size={size}" for name, size in sizes.items())
-        warnings.warn(f"{asked} would leave too little of {len(train)} pairs: {tenth} held out each", stacklevel=2)
+        warnings.warn(f"{asked} would leave too little of {num_rows} pairs: {tenth} held out each", stacklevel=2)
         sizes = dict.fromkeys(sizes, tenth)
-    held_out = dict(zip(sizes, hold_out(keys.group, usable, list(sizes.values())), strict=True))
-    others = {name: train.select(np.flatnonzero(rows)) for name, rows in held_out.items()} | {
-        name: rows for name, rows in pairs.items() if name != "train"
-    }
-    remaining = ~np.logical_or.reduce([np.zeros(len(train), dtype=bool), *held_out.values()])
+    seen = {name: np.unique(sides) for name, sides in named.items()}
+    for name, rows in zip(sizes, hold_out(keys.group, verdicts, list(sizes.values()), corpora.split_seed), strict=True):
+        for others in seen.values():
+            rows = rows[~_has_side_in(keys, rows, others)]  # or else one target could be in valid and in test
+        verdicts[rows] = VERDICTS.index(name)
+        seen[name] = np.unique(np.concatenate([keys.source[rows], keys.target[rows]]))
 
-    if cleaning.drop_overlap:
-        seen = [compute_keys(rows, cleaning.unicode_form) for rows in others.values()]
-        overlap = np.zeros(len(train), dtype=bool)
-        for side in ("source", "target"):
-            texts = np.unique(np.concatenate([getattr(other, side) for other in seen]))
-            overlap |= np.isin(getattr(keys, side), texts[texts != 0])
-        unwanted["overlap"] = overlap & remaining & usable
-    for rule, rows in unwanted.items():
-        for row in np.flatnonzero(rows)[:3].tolist():
-            report.drop(rule, train[row]["source"], train[row]["target"])
-        report.dropped[rule] = int(rows.sum())
-        remaining &= ~rows
-    return Splits(_where(train, remaining), others["valid"], others["test"]), report
+    overlap = dict.fromkeys(seen, 0)
+    for rows in _rows(verdicts):
+        for name, sides in seen.items():
+            shared = _has_side_in(keys, rows, sides)
+            overlap[name] += int(np.count_nonzero(shared))
+            if cleaning.drop_overlap or name in sizes:
+                verdicts[rows[shared]] = VERDICTS.index("overlap")
+    return Decision(verdicts, overlap)
 
 
-def hold_out(groups: np.ndarray, usable: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    """For each size a mask [rows] of usable rows: whole groups, in the order of their hashes."""
-    _, group, counts = np.unique(groups[usable], return_inverse=True, return_counts=True)
+def hold_out(groups: np.ndarray, verdicts: np.ndarray, sizes: list[int], seed: int) -> list[np.ndarray]:
+    """For each size the numbers of rows for training to hold out: whole groups in an order that the seed decides, as
+    many as come nearest to the size."""
+    enough = sum(sizes) + len(sizes)  # groups, as each has a row at least
+    lowest = np.zeros(0, dtype=np.uint64)
+    for some in _rows(verdicts):
+        ranks = _mix(groups[some], seed)
+        if 0 < enough == len(lowest):
+            ranks = ranks[ranks < lowest[-1]]
+        lowest = np.unique(np.concatenate([lowest, ranks]))[:enough]
+    if not len(lowest):
+        return [np.zeros(0, dtype=np.int64) for _ in sizes]
+    rows, ranks = [], []
+    for some in _rows(verdicts):
+        mixed = _mix(groups[some], seed)
+        low = mixed <= lowest[-1]
+        rows.append(some[low])
+        ranks.append(mixed[low])
+    all_rows, group = np.concatenate(rows), np.searchsorted(lowest, np.concatenate(ranks))
+    counts = np.bincount(group, minlength=len(lowest))
     ends = np.concatenate([[0], counts.cumsum()])
-    masks, begin = [], 0
+    parts, begin = [], 0
     for size in sizes:
         end = begin + int(np.abs(ends[begin:] - ends[begin] - size).argmin())
         if size and end == begin:  # one large group comes nearer to the size than none
             end = min(begin + 1, len(counts))
-        mask = np.zeros(len(groups), dtype=bool)
-        mask[usable] = (group >= begin) & (group < end)
-        masks.append(mask)
+        parts.append(all_rows[(group >= begin) & (group < end)])
         begin = end
-    return masks
+    return parts
 
 
-def _first_copies(keys: np.ndarray) -> np.ndarray:
-    first = np.zeros(len(keys), dtype=bool)
-    first[np.unique(keys, return_index=True)[1]] = True
-    return first
+def later_copies(keys: np.ndarray, verdicts: np.ndarray, folder: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows for training whose key an earlier one has, some at a time, and the first one of each."""
+    bits = max(0, (len(keys) - 1).bit_length() - BUCKET.bit_length() + 1)
+    kind = np.dtype([("key", np.uint64), ("row", np.int64)])
+    with tempfile.TemporaryDirectory(dir=folder) as buckets, ExitStack() as stack:
+        files = [stack.enter_context(open(f"{buckets}/{number}", "w+b")) for number in range(1 << bits)]
+        for rows in _rows(verdicts):
+            part = np.empty(len(rows), kind)
+            part["key"], part["row"] = keys[rows], rows
+            number = (part["key"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(rows), int)
+            ends = np.bincount(number, minlength=len(files)).cumsum()
+            part = part[np.argsort(number, kind="stable")]
+            for file, begin, end in zip(files, [0, *ends], ends, strict=False):
+                file.write(part[begin:end].tobytes())
+        for file in files:
+            file.seek(0)
+            part = np.fromfile(file, kind)
+            _, index, inverse = np.unique(part["key"], return_index=True, return_inverse=True)
+            firsts = part["row"][index[inverse]]
+            later = firsts != part["row"]
+            yield part["row"][later], firsts[later]
 
 
-def _where(pairs: Dataset, mask: np.ndarray) -> Dataset:
-    """The rows of the mask, written out: reading through ``select``'s index is slow for millions of rows."""
+def _rows(verdicts: np.ndarray) -> Iterator[np.ndarray]:
+    """The numbers of the rows that are for training so far, some at a time."""
+    for begin in range(0, len(verdicts), CHUNK):
+        yield begin + np.flatnonzero(verdicts[begin : begin + CHUNK] == TRAIN)
 
-    def keep(table: pa.Table, rows: list[int]) -> pa.Table:
-        return table.filter(mask[rows])
 
-    arrow = pairs.with_format("arrow")
-    return arrow.map(keep, batched=True, with_indices=True, new_fingerprint=uuid4().hex).with_format(None)
+def _has_side_in(keys: Keys, rows: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """True for rows either side of which is among sorted hashes."""
+    found = np.zeros(len(rows), dtype=bool)
+    for column in (keys.source, keys.target) if len(sides) else ():
+        hashes = column[rows]
+        found |= sides[np.minimum(np.searchsorted(sides, hashes), len(sides) - 1)] == hashes
+    return found
+
+
+def _mix(keys: np.ndarray, seed: int) -> np.ndarray:
+    """Other 64 bits for each seed (the finaliser of SplitMix64; Steele et al., 2014)."""
+    mixed = keys ^ np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

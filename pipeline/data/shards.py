@@ -1,0 +1,122 @@
+"""What is done to one shard of a corpus: functions from files to files, which any process can do.
+
+Each writes its report last: where that is, the shard is whole.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.data.arrow import map_arrow, write_arrow
+from pipeline.data.cleaning import Cleaner, Report, normalise
+from pipeline.data.splitting import TRAIN, compute_keys
+from pipeline.data.statistics import Statistics, TokenCounts
+from pipeline.data.tokenizer import Tokenizers
+
+SIDES = ("source", "target")
+
+CLEAN = pa.schema({"source": pa.string(), "target": pa.string(), "row": pa.int32()})
+"""What cleaning keeps of a shard, normalised, and where it stood in the raw one."""
+
+IDS = pa.list_(pa.int32())
+ENCODED = pa.schema(
+    {"source": pa.string(), "target": pa.string(), "source_ids": IDS, "target_ids": IDS, "corpus": pa.int32()}
+)
+
+
+def clean_shard(raw: Path, cleaner: Cleaner, output: Path) -> None:
+    """The pairs of a raw shard that are kept, beside the report as ``.arrow``, and their keys as ``.npy``."""
+    report, keys = Report(), [np.zeros((4, 0), dtype=np.uint64)]
+
+    def batches() -> Iterator[list]:
+        nonlocal report
+        first_row = 0
+        for batch in map_arrow(raw).to_batches():
+            sources, targets, groups, faults = (column.to_pylist() for column in batch.columns)
+            cleaned = cleaner(sources, targets, faults)
+            report += cleaned.report
+            keys.append(compute_keys(cleaned.sources, cleaned.targets, [groups[row] for row in cleaned.rows]))
+            yield [cleaned.sources, cleaned.targets, [first_row + row for row in cleaned.rows]]
+            first_row += len(batch)
+
+    pairs = write_arrow(output.with_suffix(".arrow"), CLEAN, batches())
+    np.save(output.with_suffix(".npy"), np.concatenate(keys, axis=1))
+    write_json({"pairs": pairs, "cleaning": report.as_dict()}, output)
+
+
+class Origin(NamedTuple):
+    """Where the pairs of a shard come from."""
+
+    corpus: int
+    """Number of the corpus."""
+
+    language: str
+    """That of the targets, where sources are to have a tag for it."""
+
+
+def encode_clean_shard(
+    clean: Path, verdicts: Path, first: int, origin: Origin, tokenizers: Path, encoded: Path, output: Path
+) -> None:
+    """The pairs for training of a cleaned shard, whose verdicts begin at ``first``."""
+    pairs = map_arrow(clean)
+    wanted = np.load(verdicts, mmap_mode="r")[first : first + len(pairs)] == TRAIN
+
+    def batches() -> Iterator[tuple[list[str], list[str]]]:
+        begin = 0
+        for batch in pairs.to_batches():
+            kept = batch.filter(pa.array(wanted[begin : begin + len(batch)]))
+            yield kept["source"].to_pylist(), kept["target"].to_pylist()
+            begin += len(batch)
+
+    _encode(((texts, texts) for texts in batches()), origin, tokenizers, encoded, output)
+
+
+def encode_raw_shard(
+    raw: Path, unicode_form: str, origin: Origin, tokenizers: Path, encoded: Path, output: Path
+) -> None:
+    """All pairs of a raw shard: the text stays as it is, the ids are of the normalised text."""
+
+    def batches() -> Iterator[tuple]:
+        for batch in map_arrow(raw).to_batches():
+            texts = [batch[side].to_pylist() for side in SIDES]
+            yield texts, [[normalise(text, unicode_form) for text in side] for side in texts]
+
+    _encode(batches(), origin, tokenizers, encoded, output)
+
+
+def _encode(batches: Iterable[tuple], origin: Origin, folder: Path, encoded: Path, output: Path) -> None:
+    """Write ``encoded``, and numbers about it. A batch is the texts that are stored, and those that are encoded."""
+    tokenizers = Tokenizers.load(folder)
+    statistics = Statistics.of([], [])
+    tokens = [TokenCounts.of(pa.chunked_array([], IDS), tokenizer.vocab_size) for tokenizer in tokenizers]
+
+    def rows() -> Iterator[list]:
+        nonlocal statistics
+        for stored, normalised in batches:
+            sources, targets = normalised
+            encoded_texts = tokenizers.encode_source(sources, origin.language), tokenizers.target.encode(targets)
+            ids = [pa.array(rows, IDS) for rows in encoded_texts]
+            statistics += Statistics.of(*normalised)
+            for place, tokenizer in enumerate(tokenizers):
+                tokens[place] += TokenCounts.of(pa.chunked_array([ids[place]]), tokenizer.vocab_size)
+            yield [*stored, *ids, np.full(len(sources), origin.corpus, dtype=np.int32)]
+
+    pairs = write_arrow(encoded, ENCODED, rows())
+    counts = {side: of_side.as_dict() for side, of_side in zip(SIDES, tokens, strict=True)}
+    write_json({"pairs": pairs, "statistics": statistics.as_dict(), "tokens": counts}, output)
+
+
+def write_json(values: dict, path: Path) -> None:
+    """Write a file that is there whole or not at all."""
+    new = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
+    new.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+    new.replace(path)
+
+
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))

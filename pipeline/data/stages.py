@@ -1,0 +1,365 @@
+"""The stages from corpora to encoded shards, each of which leaves files: what is there is not done again.
+
+Each corpus is read into shards, and each shard cleaned, in any process, while others are read. What is dropped and what
+is held out is decided on hashes of all pairs. Then tokenizers are learned from a sample, and each shard is encoded.
+"""
+
+import dataclasses
+import sys
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.config import Configuration
+from pipeline.data.advice import advise
+from pipeline.data.arrow import map_arrow, write_arrow
+from pipeline.data.cleaning import Cleaner, Report, normalise
+from pipeline.data.config import CleaningConfig, CorpusConfig
+from pipeline.data.corpora import SCHEMA, SPLITS, Shard, load
+from pipeline.data.execution import Piece, Workers
+from pipeline.data.progress import progress
+from pipeline.data.report import describe
+from pipeline.data.shards import (
+    SIDES,
+    Origin,
+    clean_shard,
+    encode_clean_shard,
+    encode_raw_shard,
+    read_json,
+    write_json,
+)
+from pipeline.data.splitting import TRAIN, VERDICTS, Keys, decide, hash_folded
+from pipeline.data.statistics import Statistics, TokenCounts
+from pipeline.data.tokenizer import Tokenizers, train_tokenizers
+
+HELD_OUT = SPLITS[1:]
+
+FOR_ALL_CORPORA = (
+    "unicode_form",
+    "drop_duplicates",
+    "drop_duplicate_sources",
+    "drop_duplicate_targets",
+    "near_duplicates",
+    "drop_overlap",
+    "near_overlap",
+)
+"""Settings of cleaning that one corpus cannot have for itself."""
+
+T = TypeVar("T", Statistics, TokenCounts)
+
+
+class CleanShard(NamedTuple):
+    """A shard of the training data."""
+
+    corpus: int
+    raw: Shard
+    report: Path
+    """Of cleaning it; the pairs that were kept, and their keys, lie beside it."""
+
+    @property
+    def pairs(self) -> Path:
+        return self.report.with_suffix(".arrow")
+
+    @property
+    def keys(self) -> Path:
+        return self.report.with_suffix(".npy")
+
+
+HeldOut = dict[str, list[tuple[int, Shard]]]
+"""Raw shards of valid and test, each with the number of its corpus."""
+
+
+def build(configuration: Configuration, work: Path, workers: Workers) -> tuple[Path, dict]:
+    """The folder, inside ``work``, of the encoded splits and tokenizers, and a report.
+
+    Raises:
+        ValueError, OSError: as ``preparation.prepare`` does.
+    """
+    stages = Stages(configuration, work, workers)
+    held_out = stages.read_held_out()
+    stages.read_and_clean()
+    overlap = stages.decide(held_out)
+    for name in HELD_OUT:
+        if name not in held_out:
+            held_out[name] = stages.hold_out(name)
+    report = stages.count(held_out) | {"overlap": overlap}
+    tokenizers = stages.learn()
+    report |= stages.encode(held_out, tokenizers)
+    report["warnings"] = stages.warnings + advise(report)
+    return stages.new, report
+
+
+class Stages:
+    """The stages, in the order in which they are done."""
+
+    def __init__(self, configuration: Configuration, work: Path, workers: Workers):
+        self.configuration, self.work, self.workers = configuration, work, workers
+        self.corpora = configuration.corpora.each
+        self.cleaners = [
+            Cleaner(cleaning, corpus.source_language, corpus.target_language)
+            for corpus, cleaning in zip(self.corpora, cleaning_of_each(configuration), strict=True)
+        ]
+        self.unicode_form = configuration.cleaning.unicode_form
+        self.shards: list[CleanShard] = []
+        self.firsts = [0]
+        """The number of each shard's first pair among all that cleaning kept, and of these."""
+        self.verdicts = np.zeros(0, dtype=np.uint8)
+        """For each of them the place in ``VERDICTS``."""
+        self.warnings: list[str] = []
+        self.new = work / "new"
+        for folder in ("clean", "held_out", "tokenizers", "encoded", "new"):
+            (work / folder).mkdir(parents=True, exist_ok=True)
+
+    def read_held_out(self) -> HeldOut:
+        """Valid and test, as far as the corpora name them."""
+        return {
+            name: [
+                (number, shard)
+                for number, corpus in enumerate(self.corpora)
+                if getattr(corpus, name)
+                for shard in self.load(number, name)
+            ]
+            for name in HELD_OUT
+            if any(getattr(corpus, name) for corpus in self.corpora)
+        }
+
+    def load(self, number: int, split: str, advance: Callable[[int], None] = lambda count: None) -> Iterator[Shard]:
+        folder = self.work / "raw" / f"{split}-{number}"
+        return load(self.corpora[number], split, folder, self.configuration.preparation.shard_pairs, advance)
+
+    def read_and_clean(self) -> None:
+        def pieces(advance: Callable[[int], None]) -> Iterator[Piece]:
+            for number, cleaner in enumerate(self.cleaners):
+                for raw in self.load(number, "train", advance):
+                    report = self.work / "clean" / f"{len(self.shards):05}.json"
+                    self.shards.append(CleanShard(number, raw, report))
+                    yield Piece(clean_shard, (raw.path, cleaner), report, raw.rows)
+
+        with progress("reading and cleaning") as advance:
+            self.workers.do(pieces(advance))
+        for shard in self.shards:
+            self.firsts.append(self.firsts[-1] + read_json(shard.report)["pairs"])
+
+    def decide(self, held_out: HeldOut) -> dict[str, int]:
+        """Find the verdicts; how many pairs share a side with each held-out split."""
+        decision = self.work / "decision.json"
+        if not decision.exists():
+            keys = np.lib.format.open_memmap(
+                self.work / "keys.npy", "w+", np.uint64, (len(Keys._fields), self.firsts[-1])
+            )
+            for shard, first in zip(self.shards, self.firsts, strict=False):
+                some = np.load(shard.keys)
+                keys[:, first : first + some.shape[1]] = some
+            sides = {
+                name: np.concatenate([hash_folded(texts) for _, shard in shards for texts in self.sides(shard)])
+                for name, shards in held_out.items()
+            }
+            with self.warnings_kept():
+                decided = decide(Keys(*keys), sides, self.configuration.corpora, self.configuration.cleaning, self.work)
+            np.save(self.work / "verdicts.npy", decided.verdicts)
+            write_json({"overlap": decided.overlap, "warnings": self.warnings}, decision)
+        self.verdicts = np.load(self.work / "verdicts.npy")
+        self.warnings = read_json(decision)["warnings"]
+        return read_json(decision)["overlap"]
+
+    def sides(self, shard: Shard) -> Iterator[list[str]]:
+        """The normalised texts of a raw shard, some thousands at a time."""
+        for batch in map_arrow(shard.path).to_batches():
+            for side in SIDES:
+                texts = (normalise(text, self.unicode_form) for text in batch[side].to_pylist())
+                yield [text for text in texts if text]
+
+    def hold_out(self, name: str) -> list[tuple[int, Shard]]:
+        """The pairs of the training data that were chosen, as they were read: a shard for each corpus."""
+        tables: list[list[pa.Table]] = [[] for _ in self.corpora]
+        for shard, _, verdicts in self.judged():
+            chosen = np.flatnonzero(verdicts == VERDICTS.index(name))
+            if len(chosen):
+                rows = map_arrow(shard.pairs)["row"].take(chosen)
+                tables[shard.corpus].append(map_arrow(shard.raw.path).take(rows))
+        held_out = []
+        for number, of_corpus in enumerate(tables):
+            path = self.work / "held_out" / f"{name}-{number}.arrow"
+            columns = (batch.columns for table in of_corpus for batch in table.to_batches())
+            held_out.append((number, Shard(path, write_arrow(path, SCHEMA, columns))))
+        return held_out
+
+    def judged(self) -> Iterator[tuple[CleanShard, int, np.ndarray]]:
+        """Each shard with the number of its first pair and the verdicts on its pairs."""
+        for shard, first, end in zip(self.shards, self.firsts, self.firsts[1:], strict=False):
+            yield shard, first, self.verdicts[first:end]
+
+    def count(self, held_out: HeldOut) -> dict:
+        """What was read and what was dropped, with examples.
+
+        Raises:
+            ValueError: nothing is left to train on.
+        """
+        reports = [Report() for _ in self.corpora]
+        read, kept = [0 for _ in self.corpora], [0 for _ in self.corpora]
+        for shard, _, verdicts in self.judged():
+            report = Report.from_dict(read_json(shard.report)["cleaning"])
+            for place in range(len(SPLITS), len(VERDICTS)):
+                rows = np.flatnonzero(verdicts == place)
+                if len(rows):
+                    report.dropped[VERDICTS[place]] = len(rows)
+                    some = map_arrow(shard.pairs).take(rows[:3]).to_pydict()
+                    cut = ([text[:200] for text in some[side]] for side in SIDES)
+                    report.examples[VERDICTS[place]] = list(zip(*cut, strict=True))
+            reports[shard.corpus] += report
+            read[shard.corpus] += shard.raw.rows
+            kept[shard.corpus] += int(np.count_nonzero(verdicts == TRAIN))
+        total = Report()
+        for report in reports:
+            total += report
+        num_held_out = {name: sum(shard.rows for _, shard in shards) for name, shards in held_out.items()}
+        if not sum(kept):
+            others = ", ".join(f"{num_held_out[name]} {name}" for name in HELD_OUT)
+            raise ValueError(
+                f"0 of {sum(read)} pairs left to train on ({total}; {others}): look at the corpus, or relax cleaning"
+            )
+        if total.with_controls:
+            self.warnings.append(f"control characters removed from {total.with_controls} of {sum(read)} pairs")
+        return total.as_dict() | {
+            "read": {"train": sum(read)} | num_held_out,
+            "corpora": [
+                {
+                    "name": name_of(corpus),
+                    "read": read[number],
+                    "pairs": kept[number],
+                    "dropped": dict(reports[number].dropped),
+                    "repaired": dict(reports[number].repaired),
+                }
+                for number, corpus in enumerate(self.corpora)
+            ],
+        }
+
+    def learn(self) -> Tokenizers:
+        """The tokenizers, learned from a sample of what is left to train on."""
+        done = self.work / "tokenizers.json"
+        config, corpora = self.configuration.tokenizer, self.configuration.corpora
+        if not done.exists():
+            num_pairs = int(np.count_nonzero(self.verdicts == TRAIN))
+            step = max(1, -(-num_pairs // config.sample_pairs)) if config.sample_pairs else 1
+            languages = list(dict.fromkeys(corpus.target_language for corpus in self.corpora)) if corpora.tags else []
+            if not config.model:
+                print(f"learning a vocabulary from {-(-num_pairs // step):,} pairs", file=sys.stderr)
+            before = len(self.warnings)
+            with self.warnings_kept():
+                tokenizers = train_tokenizers(*(Sample(self, side, step) for side in SIDES), config, languages)
+            tokenizers.save(self.work / "tokenizers")
+            write_json({"warnings": self.warnings[before:]}, done)
+            del self.warnings[before:]
+        self.warnings += read_json(done)["warnings"]
+        return Tokenizers.load(self.work / "tokenizers")
+
+    def encode(self, held_out: HeldOut, tokenizers: Tokenizers) -> dict:
+        """Write all splits; numbers about them."""
+        folder = self.work / "tokenizers"
+        pieces: dict[str, list[Piece]] = {}
+
+        def add(split: str, number: int, function: Callable, arguments: tuple, pairs: int) -> None:
+            of_split = pieces.setdefault(split, [])
+            name = f"{split}-{len(of_split):05}"
+            language = self.corpora[number].target_language if self.configuration.corpora.tags else ""
+            arguments = (*arguments, Origin(number, language), folder, self.new / f"{name}.arrow")
+            of_split.append(Piece(function, arguments, self.work / "encoded" / f"{name}.json", pairs))
+
+        for shard, first, verdicts in self.judged():
+            arguments = (shard.pairs, self.work / "verdicts.npy", first)
+            add("train", shard.corpus, encode_clean_shard, arguments, int(np.count_nonzero(verdicts == TRAIN)))
+        for name in HELD_OUT:
+            for number, shard in held_out[name]:
+                add(name, number, encode_raw_shard, (shard.path, self.unicode_form), shard.rows)
+
+        numbers = {}
+        for split, of_split in pieces.items():
+            with progress(f"encoding {split}", sum(piece.pairs for piece in of_split)) as advance:
+                numbers[split] = [read_json(path) for path in self.workers.do(of_split, advance)]
+        tokenizers.save(self.new)
+        languages = self.corpora[0].source_language, self.corpora[0].target_language
+        statistics = {
+            name: total(Statistics, [part["statistics"] for part in parts]) for name, parts in numbers.items()
+        }
+        tokens = {
+            name: {side: total(TokenCounts, [part["tokens"][side] for part in parts]) for side in SIDES}
+            for name, parts in numbers.items()
+        }
+        return describe(statistics, tokens, tokenizers, *languages) | {
+            "pairs": {name: sum(part["pairs"] for part in parts) for name, parts in numbers.items()},
+            "tokenizer": dataclasses.asdict(self.configuration.tokenizer)
+            | {
+                "vocab_size": [tokenizer.vocab_size for tokenizer in tokenizers[: 1 if tokenizers.joint else 2]],
+                "unicode_form": self.unicode_form,
+            },
+        }
+
+    @contextmanager
+    def warnings_kept(self) -> Iterator[None]:
+        """Warnings are issued as ever, and kept for the report."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        for warning in caught:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        self.warnings += [str(warning.message) for warning in caught if warning.category is UserWarning]
+
+
+class Sample(NamedTuple):
+    """One side of every so-manieth pair that is left to train on, to be read as often as is needed."""
+
+    stages: Stages
+    side: str
+    step: int
+
+    def __iter__(self) -> Iterator[str]:
+        passed = 0
+        for shard, _, verdicts in self.stages.judged():
+            rows = np.flatnonzero(verdicts == TRAIN)
+            sample = rows[-passed % self.step :: self.step]
+            yield from map_arrow(shard.pairs)[self.side].take(sample).to_pylist()
+            passed += len(rows)
+
+
+def total(kind: type[T], parts: Iterable[dict]) -> T:
+    """The sum of what files hold."""
+    first, *others = map(kind.from_dict, parts)
+    for other in others:
+        first += other
+    return first
+
+
+def name_of(corpus: CorpusConfig) -> str:
+    """What a report calls it."""
+    files = [Path(name).name for name in corpus.train]
+    return corpus.name or corpus.package or " ".join(files[:2]) + " …" * (len(files) > 2) or corpus.kind
+
+
+def cleaning_of_each(configuration: Configuration) -> list[CleaningConfig]:
+    """The settings of cleaning for each corpus.
+
+    Raises:
+        ValueError: a corpus has a setting that is none, or none of its own.
+    """
+    hints = typing.get_type_hints(CleaningConfig)
+    settings = []
+    for number, corpus in enumerate(configuration.corpora.each):
+        place = f"corpora.parts[{number}].cleaning" if configuration.corpora.parts else "corpora.cleaning"
+        for name, value in corpus.cleaning.items():
+            if name not in hints:
+                raise ValueError(f"{place}: {name} is no setting of cleaning: choose among {', '.join(hints)}")
+            if name in FOR_ALL_CORPORA:
+                raise ValueError(f"{place}: {name} is the same for all corpora: set cleaning.{name}={value}")
+            allowed = typing.get_args(hints[name])
+            kinds = (float, int) if hints[name] is float else (hints[name],)
+            if value not in allowed if allowed else type(value) not in kinds:
+                wanted = " or ".join(allowed) or f"a value of type {hints[name].__name__}"
+                raise ValueError(f"{place}: {name}={value} must be {wanted}")
+        settings.append(dataclasses.replace(configuration.cleaning, **corpus.cleaning))
+    return settings
