@@ -86,29 +86,61 @@ def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_text(report: dict[str, Any]) -> Iterator[str]:
-    codes = {side: primary(code) for side, code in report["languages"].items()}
+    """Of each side, and of what is said of training data no more for the others."""
+    said = set()
     for name, side in _sides(report, *SPLITS):
-        found = report["statistics"][name][side]
-        whose = f"{name}'s {side}s" if name != "train" else f"{side}s"
-        for language, share in found["languages"].items():
-            expected = codes[side] if identifier() and codes[side] in identifier().labels else language
-            wrong_way_round = language == codes[SIDES[side == "source"]]
-            if language != expected and share > (0.05 if wrong_way_round else 0.2):
-                yield f"{share:.0%} of {whose} look like {language}, not {expected}: " + (
-                    "corpora.reverse exchanges the sides"
-                    if wrong_way_round and share > 0.5
-                    else "cleaning.min_language_probability=0.5 drops such pairs"
-                )
-        for sign, advice in {
-            "tokenised": "detokenise them, or translations will look like that",
-            "markup": "cleaning.markup=strip takes it out",
-            "mojibake": "cleaning.mojibake=repair mends it",
-        }.items():
-            if (share := found["signs"][sign]) > (0.2 if sign == "tokenised" else 0.02):
-                held = "look tokenised (blanks before marks)" if sign == "tokenised" else f"hold {sign}"
-                yield f"{share:.0%} of {whose} {held}: {advice}"
+        whose = f"{side}s" if name == "train" else f"{name}'s {side}s"
+        tokens, found = report["tokens"][name][side], report["statistics"][name][side]
+        for what, sentence in (
+            *_of_languages(whose, side, found["languages"], report["languages"]),
+            *_of_signs(whose, found["signs"]),
+            *_of_unknown(whose, tokens["unknown_share"]),
+        ):
+            if (side, what) not in said:
+                yield sentence
+            said.add((side, what))
         if name == "train" and {"Latin", "Cyrillic", "Greek"} & set(found["scripts"]) and found["capitals"] < 0.001:
             yield f"{side}s hold hardly a capital: text in lower case alone makes a model of such"
+
+
+def _of_languages(
+    whose: str, side: str, found: dict[str, float], languages: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    expected, other = primary(languages[side]), primary(languages[SIDES[side == "source"]])
+    if not identifier() or expected not in identifier().labels:
+        return
+    for language, share in found.items():
+        if language != expected and share > (0.05 if language == other else 0.2):
+            exchanged = language == other and share > 0.5
+            yield (
+                language,
+                f"{share:.0%} of {whose} look like {language}, not {expected}: "
+                + (
+                    "corpora.reverse exchanges the sides"
+                    if exchanged
+                    else "cleaning.min_language_probability drops such"
+                ),
+            )
+
+
+def _of_signs(whose: str, signs: dict[str, float]) -> Iterator[tuple[str, str]]:
+    for sign, much, sentence in (
+        (
+            "tokenised",
+            0.2,
+            "look tokenised (blanks before marks): detokenise them, or translations will look like that",
+        ),
+        ("markup", 0.02, "hold markup: cleaning.markup=strip takes it out"),
+        ("mojibake", 0.02, "hold mojibake: cleaning.mojibake=repair mends it"),
+    ):
+        if signs[sign] > much:
+            yield sign, f"{signs[sign]:.0%} of {whose} {sentence}"
+
+
+def _of_unknown(whose: str, share: float) -> Iterator[tuple[str, str]]:
+    if share > 0.001:
+        remedy = "raise tokenizer.character_coverage, or set tokenizer.byte_fallback"
+        yield "unknown", f"{share:.1%} of the tokens of {whose} are unknown: {remedy}"
 
 
 def _of_lengths(report: dict[str, Any]) -> Iterator[str]:
@@ -141,15 +173,10 @@ def _of_pieces(report: dict[str, Any]) -> Iterator[str]:
                 f"{'' if whose == 'both' else whose + ' '}vocabulary: {rare / pieces:.0%} of pieces occur less than 10 "
                 "times: a smaller tokenizer.vocab_size would be learned better"
             )
-    for name, side in _sides(report, *SPLITS):
-        tokens = report["tokens"][name][side]
-        if tokens["unknown_share"] > 0.001:
-            yield (
-                f"{tokens['unknown_share']:.1%} of {name}'s {side} tokens are unknown: raise "
-                "tokenizer.character_coverage, or set tokenizer.byte_fallback"
-            )
-        if name == "train" and tokens["per_word"] > 3 and primary(report["languages"][side]) not in WITHOUT_BLANKS:
-            yield f"a {side} word takes {tokens['per_word']:.1f} tokens: is the vocabulary too small, or of other text?"
+    for side in SIDES:
+        each = report["tokens"]["train"][side]["per_word"]
+        if each > 3 and primary(report["languages"][side]) not in WITHOUT_BLANKS:
+            yield f"a {side} word takes {each:.1f} tokens: is the vocabulary too small, or of other text?"
 
 
 def _sides(report: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:

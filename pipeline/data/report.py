@@ -158,7 +158,7 @@ def _vocabulary(tokens: Mapping[str, TokenCounts], tokenizers: Tokenizers) -> di
 def _coverage(counts: np.ndarray, tokenizer: Tokenizer) -> dict[str, Any]:
     processor = tokenizer.processor
     ids = range(len(SPECIAL_PIECES), len(counts))
-    real = np.array([id for id in ids if not (processor.is_byte(id) or processor.is_unused(id))], dtype=np.int64)
+    real = np.array([id for id in ids if not (processor.is_control(id) or processor.is_byte(id))], dtype=np.int64)
     ranked = real[np.argsort(-counts[real], kind="stable")]
     pieces = [(processor.id_to_piece(id), int(counts[id])) for id in ranked.tolist()]
     ranks = np.unique(np.geomspace(1, max(1, len(ranked)), 60).astype(int))[: len(ranked)]
