@@ -36,7 +36,7 @@ class CorpusConfig:
 
     train: list[str] = field(default_factory=list)
     """Training data, with ``*`` and ``?`` in names of files if need be. ``text``, ``verses``: a source file and its
-    target file, any number of such couples. ``hub``: split names. Others: files or folders."""
+    target file, any number of such couples. ``hub``: split names. Others: files, ``gettext`` also folders."""
 
     valid: list[str] = field(default_factory=list)
     """Validation data, in the form of ``train``; when empty, ``valid_size`` pairs are held out of ``train``."""
@@ -65,8 +65,12 @@ class CorpusConfig:
     """``hub``: configuration of the data set, where it has several (``de-en``)."""
 
     package: str = ""
-    """``gettext``: Debian package with catalogs (``libreoffice-l10n-de``), instead of files; fetched with ``apt-get
-    download``, unpacked without root."""
+    """``gettext``: Debian package with catalogs (``libreoffice-l10n-de``), instead of ``train``; fetched with ``apt-get
+    download``, unpacked without root. A couple of packages has a blank between them."""
+
+    message_language: str = "en"
+    """``gettext``: language of the messages themselves (msgid). Where neither side is in it, catalogs, folders or
+    packages come in couples, as ``text`` files do, and the translations of the same message are paired."""
 
     source_package: str = "sword-text-web"
     """``sword``: Debian package of the source text; fetched in the same way."""

@@ -16,6 +16,7 @@ from pipeline.data.arrow import map_arrow, write_arrow
 from pipeline.data.cleaning import normalise
 from pipeline.data.config import CorpusConfig
 from pipeline.data.files import expand, expand_couples
+from pipeline.data.gettext import catalog_files, catalog_pairs
 from pipeline.data.hub import hub_pairs, local_files
 from pipeline.data.lines import read_aligned
 from pipeline.data.sword import module_files, verse_pairs
@@ -73,7 +74,7 @@ def load(
 
 def identity(corpus: CorpusConfig) -> tuple[dict, list[Path]]:
     """What the corpus depends on: the settings that its kind reads, and its files, of which only the content counts."""
-    if not corpus.train and corpus.kind != "sword":
+    if not corpus.train and corpus.kind != "sword" and not (corpus.kind == "gettext" and corpus.package):
         raise ValueError(f"corpora.train is empty: name the training data of kind {corpus.kind}")
     kind = KINDS[corpus.kind]
     settings = {name: getattr(corpus, name) for name in ("kind", "reverse", *kind.settings)}
@@ -86,7 +87,8 @@ def identity(corpus: CorpusConfig) -> tuple[dict, list[Path]]:
 def named_files(corpus: CorpusConfig) -> list[Path]:
     """The files that the configuration names, split by split."""
     kind = KINDS[corpus.kind]
-    return [Path(file) for split in SPLITS for file in kind.expand(corpus, getattr(corpus, split))]
+    named = [names for split in SPLITS if (names := getattr(corpus, split)) or split == "train"]
+    return [Path(file) for names in named for file in kind.expand(corpus, names)]
 
 
 def text_pairs(corpus: CorpusConfig, files: list[str]) -> Iterator[tuple[str, ...]]:
@@ -142,6 +144,7 @@ KINDS = {
     "hub": Kind(hub_pairs, _as_they_are, local_files, ("name", "configuration", *LANGUAGES, *COLUMN_SETTINGS)),
     "tmx": Kind(tmx_pairs, _files, named_files, LANGUAGES),
     "xliff": Kind(xliff_pairs, _files, named_files, LANGUAGES),
+    "gettext": Kind(catalog_pairs, catalog_files, named_files, (*LANGUAGES, "message_language", "package")),
     "verses": Kind(verse_line_pairs, _couples, verse_files, ("encoding",)),
     "sword": Kind(verse_pairs, _as_they_are, module_files, ()),
 }

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from pipeline.data.config import CorpusConfig
+from pipeline.data.language_tags import language_matches
 from pipeline.data.lines import LONGEST, open_binary
 
 BLOCK = 1 << 16
@@ -51,15 +52,6 @@ def tmx_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[Row]:
 def xliff_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[Row]:
     """Segments of XLIFF files, in their order; the original document is the group."""
     return _pairs(corpus, names, XLIFF)
-
-
-def language_matches(wanted: str, found: str) -> bool:
-    """Whether one tag begins with the other (BCP 47): ``en`` is ``EN``, ``en-US`` and ``en_GB``."""
-    return all(a == b for a, b in zip(_subtags(wanted), _subtags(found), strict=False))
-
-
-def _subtags(language: str) -> list[str]:
-    return language.lower().replace("_", "-").split("-")
 
 
 def _pairs(corpus: CorpusConfig, names: list[str], form: Form) -> Iterator[Row]:
