@@ -2,12 +2,14 @@
 
 python scripts/benchmark.py decode --model runs/X --source F [--reference F] [--engines ours-int8 huggingface]
 
+python scripts/benchmark.py prepare [--pairs 1000000] [--preparation.workers 2]
+
 python scripts/benchmark.py attention|saturation [--report X.csv] [--plot X.png]
 """
 
-from pipeline.benchmarks.commands import accuracy, attention, decode, saturation, train
+from pipeline.benchmarks.commands import accuracy, attention, decode, prepare, saturation, train
 from pipeline.cli import main
 
 if __name__ == "__main__":
-    commands = (train, accuracy, decode, attention, saturation)
+    commands = (train, accuracy, decode, prepare, attention, saturation)
     main({command.__name__: command for command in commands})

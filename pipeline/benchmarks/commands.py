@@ -143,3 +143,17 @@ def decode(
     rows, signature = decoding.decoding(model, source, reference, beam_size, engines, rounds, batch_one_sentences)
     publish(rows, f"translating with beam_size={beam_size}" + (f", BLEU {signature}" if signature else ""), report)
     print(decoding.LIMITS)
+
+
+def prepare(configuration: Configuration, pairs: PositiveInt = 1_000_000, report: str = ""):
+    """Pairs per second and memory of preparing a made-up corpus, stage by stage, as the configuration's settings of
+    cleaning, tokenizer and preparation have it.
+
+    Args:
+        pairs: of the corpus, which is written to the folder for temporary files
+        report: file for the rows, .csv or .json
+    """
+    require_name("report", report)
+    from pipeline.benchmarks import preparation
+
+    publish(preparation.preparation(configuration, pairs), f"preparing {pairs:,} pairs", report)
