@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pipeline.data.config import CleaningConfig
 from pipeline.data.progress import progress
+from pipeline.data.repairs import REPAIRS
 from pipeline.data.rules import RULES
 
 if TYPE_CHECKING:  # datasets takes a second to import, which translating need not wait for
@@ -37,6 +38,13 @@ def normalise(text: str, unicode_form: str = "NFC") -> str:
     no-break blanks too) becomes one blank, and blank or zero-width characters go from both ends. A text
     without a visible character is empty.
     """
+    if text.isprintable():  # no control, no mark, no white space but blanks: most texts are so
+        if text.isascii():
+            return (" ".join(text.split()) if "  " in text else text).strip(" ")
+        if unicode_form != "none":
+            text = unicodedata.normalize(unicode_form, text)
+        text = (" ".join(text.split()) if "  " in text else text).strip(" ")
+        return text if VISIBLE.search(text) else ""
     text = CONTROLS.sub("", text)
     if unicode_form != "none":
         text = unicodedata.normalize(unicode_form, text)
@@ -107,32 +115,51 @@ class Cleaner:
     def __init__(self, config: CleaningConfig, source_language: str, target_language: str):
         self._settings = config, source_language, target_language
         self._unicode_form = config.unicode_form
-        rules = {name: rule(config, source_language, target_language) for name, rule in RULES.items()}
-        self._rules = [(name, breaks) for name, breaks in rules.items() if breaks]
+        self._repairs = [
+            (name, repair, getattr(config, name)) for name, repair in REPAIRS.items() if getattr(config, name) != "keep"
+        ]
+        tests = {name: rule(config, (source_language, target_language)) for name, rule in RULES.items()}
+        self._tests = [(name, breaks) for name, breaks in tests.items() if breaks]
 
     def __reduce__(self):
         return Cleaner, self._settings
 
     def __call__(self, sources: Sequence[str], targets: Sequence[str], faults: Iterable[str] | None = None) -> Cleaned:
         cleaned = Cleaned([], [], [], Report())
-        form, rules, report = self._unicode_form, self._rules, cleaned.report
+        form, report = self._unicode_form, cleaned.report
         faults = faults or [""] * len(sources)
-        for row, (source, target, fault) in enumerate(zip(sources, targets, faults, strict=True)):
-            if CONTROLS.search(source) or CONTROLS.search(target):
-                report.with_controls += 1
+        for row, (source, target, broken) in enumerate(zip(sources, targets, faults, strict=True)):
+            if self._repairs and not broken:
+                source, target, broken = self._repair(source, target, report)
+            if not (source.isprintable() and target.isprintable()):
+                report.with_controls += any(map(CONTROLS.search, (source, target)))
             source, target = normalise(source, form), normalise(target, form)
-            if not fault:
-                for name, breaks in rules:
-                    if breaks(source, target):
-                        fault = name
-                        break
-            if fault:
-                report.drop(fault, source, target)
+            broken = broken or self._broken(source, target)
+            if broken:
+                report.drop(broken, source, target)
             else:
                 cleaned.sources.append(source)
                 cleaned.targets.append(target)
                 cleaned.rows.append(row)
         return cleaned
+
+    def _repair(self, source: str, target: str, report: Report) -> tuple[str, str, str]:
+        """Both sides, mended, and the repair for whose need the pair is to be dropped."""
+        for name, repair, then in self._repairs:
+            repaired = repair(source), repair(target)
+            if repaired != (source, target):
+                if then == "drop":
+                    return source, target, name
+                report.repaired[name] += 1
+                source, target = repaired
+        return source, target, ""
+
+    def _broken(self, source: str, target: str) -> str:
+        """The first rule that the pair breaks."""
+        for name, breaks in self._tests:
+            if breaks(source, target):
+                return name
+        return ""
 
 
 def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) -> tuple[Dataset, Report]:

@@ -76,17 +76,17 @@ def near_keys(folded: Sequence[str], least: float) -> np.ndarray:
     return keys.T
 
 
-class HeldOut:
-    """``HeldOut(folded, 0.6).near(batch)`` finds the folded texts that are as alike as this to a held-out one.
+class NearOverlap:
+    """``NearOverlap(held_out, 0.6).find(batch)``: which folded texts of a batch are as alike as this to a held-out one.
 
     Let two texts of one length have the similarity s. Then (1 - s) / (1 + s) of the 4-grams of one are not in the
     other, and of its 8-grams, where each change stands alone, 7 / 3 times as many. So a held-out text is looked up by
     that share of its 8-grams and a fifth more, the rarest ones, and candidates have that fifth; these are compared.
     """
 
-    def __init__(self, folded: Iterable[str], least: float):
+    def __init__(self, held_out: Iterable[str], least: float):
         self._least = least
-        self._texts = list(dict.fromkeys(folded))
+        self._texts = list(dict.fromkeys(held_out))
         hashes, self._lengths = _hashed_grams(self._texts, LONG_GRAM)
 
         _, index, frequencies = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -102,8 +102,8 @@ class HeldOut:
         self._seen = np.zeros(1 << SEEN_BITS, dtype=bool)
         self._seen[self._hashes >> np.uint64(64 - SEEN_BITS)] = True
 
-    def near(self, folded: Sequence[str]) -> np.ndarray:
-        """True for each text that is."""
+    def find(self, folded: Sequence[str]) -> np.ndarray:
+        """A mask [texts]."""
         near = np.zeros(len(folded), dtype=bool)
         if not (len(self._texts) and len(folded)):
             return near
@@ -116,7 +116,7 @@ class HeldOut:
         counts = self._counts[found]
         if len(folded) > 1 and counts.sum() > MOST_AT_ONCE:
             half = len(folded) // 2
-            return np.concatenate([self.near(folded[:half]), self.near(folded[half:])])
+            return np.concatenate([self.find(folded[:half]), self.find(folded[half:])])
         within = np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
         owners = self._owners[self._begins[found].repeat(counts) + within]
         couples, shared = np.unique(rows.repeat(counts) * len(self._texts) + owners, return_counts=True)
