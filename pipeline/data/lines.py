@@ -151,7 +151,7 @@ def _standard_input() -> BinaryIO:
 
 def _decoder(encoding: str) -> codecs.IncrementalDecoder:
     try:
-        b"".decode(encoding)  # refuses codecs that are no encodings of text, like hex
+        "a".encode(encoding)  # refuses codecs that are none of text, like hex
         return codecs.getincrementaldecoder(encoding)()
     except LookupError:
         raise ValueError(f"corpora.encoding={encoding} is unknown to Python: name one like utf-8, latin-1") from None

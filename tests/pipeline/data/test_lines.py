@@ -1,10 +1,19 @@
+import bz2
 import gzip
 import io
+import lzma
+import os
 import sys
+import tracemalloc
 
+import pyarrow
 import pytest
 
-from pipeline.data.lines import read_lines
+from pipeline.data.lines import read_aligned, read_lines
+
+
+def zstd(content: bytes) -> bytes:
+    return pyarrow.compress(content, codec="zstd", asbytes=True)
 
 
 def lines_of(tmp_path, content: bytes, name="text", **options):
@@ -35,9 +44,25 @@ def test_byte_order_marks_are_no_text_even_where_files_were_joined(tmp_path):
     ]
 
 
-def test_gzip_is_recognised_by_name_and_by_content(tmp_path):
-    packed = gzip.compress("één\ntwee\n".encode())
-    assert lines_of(tmp_path, packed, "text.gz") == lines_of(tmp_path, packed, "text") == ["één", "twee"]
+COMPRESSED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
+TEXT = "één\r\ntwee\u2028half\ndrie".encode()
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_compressed_files_are_recognised_by_content_whatever_their_name(tmp_path, suffix):
+    packed = COMPRESSED[suffix](TEXT)
+    for name in (f"text.{suffix}", f"text.{suffix.upper()}", "text", "text.gz"):
+        assert lines_of(tmp_path, packed, name) == ["één", "twee\u2028half", "drie"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_compressed_files_may_be_joined(tmp_path, suffix):
+    packed = COMPRESSED[suffix](TEXT) + COMPRESSED[suffix](b" of 3\n")
+    assert lines_of(tmp_path, packed) == ["één", "twee\u2028half", "drie of 3"]
+
+
+def test_zeros_may_follow_xz(tmp_path):
+    assert lines_of(tmp_path, lzma.compress(b"one\n") + bytes(8) + lzma.compress(b"two\n") + bytes(4)) == ["one", "two"]
 
 
 def test_standard_input_is_a_file(monkeypatch):
@@ -46,7 +71,18 @@ def test_standard_input_is_a_file(monkeypatch):
         assert list(read_lines("-")) == ["one", "two"]
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_lines_are_handed_on_as_they_arrive(monkeypatch):
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "stdin", open(reader))  # noqa: SIM115: detached by the reader
+    lines = read_lines("-")
+    for word in ("one", "two"):
+        os.write(writer, word.encode() + b"\n")
+        assert next(lines) == word
+    os.close(writer)
+    assert list(lines) == []
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be", "utf-32"])
 def test_other_encodings_are_read_when_named(tmp_path, encoding):
     assert lines_of(tmp_path, "café\nfür\n".encode(encoding), encoding=encoding) == ["café", "für"]
 
@@ -56,12 +92,70 @@ def test_a_wrong_byte_is_named_with_its_file_and_line(tmp_path):
         lines_of(tmp_path, b"one\ntwo\ncaf\xe9\nfour\n")
 
 
-@pytest.mark.parametrize("broken", [gzip.compress(b"line\n" * 200)[:-20], b"<html>not gzip</html>"])
-def test_a_broken_gzip_file_is_named(tmp_path, broken):
-    with pytest.raises(ValueError, match=r"text.gz is truncated or corrupt"):
-        lines_of(tmp_path, broken, "text.gz")
+def breakages(packed: bytes) -> dict[str, bytes]:
+    return {
+        "cut off": packed[:-6],
+        "begun only": packed[:12],
+        "empty": b"",
+        "another format": b"<html>not here</html>",
+        "rubbish at its end": packed + b"rubbish at the end",
+        "second part cut off": packed + packed[:-6],
+    }
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("breakage", breakages(b""))
+def test_a_broken_compressed_file_is_named(tmp_path, suffix, breakage):
+    packed = COMPRESSED[suffix](b"".join(b"line %d\n" % number for number in range(500)))
+    name = f"text.{suffix}"
+    with pytest.raises(ValueError, match=rf"text.{suffix} is truncated or corrupt: fetch it again"):
+        lines_of(tmp_path, breakages(packed)[breakage], name)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
+def test_a_changed_bit_of_a_compressed_file_is_noticed(tmp_path, suffix):
+    packed = bytearray(COMPRESSED[suffix](b"".join(b"line %d\n" % number for number in range(500))))
+    packed[len(packed) // 2] ^= 4
+    with pytest.raises(ValueError, match=rf"text.{suffix} is truncated or corrupt"):
+        lines_of(tmp_path, packed, f"text.{suffix}")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, pack):
+    (tmp_path / "text").write_bytes(pack(b"short\n" + bytes(30 << 20)))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"text, line 2: longer than 1,048,576 characters: divide it"):
+        list(read_lines(tmp_path / "text"))
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+
+
+def test_a_long_line_is_a_line(tmp_path):
+    long = "é" * (1 << 20)
+    assert lines_of(tmp_path, f"a\n{long}\nb".encode()) == ["a", long, "b"]
+    with pytest.raises(ValueError, match="line 2: longer"):
+        lines_of(tmp_path, f"a\n{long}é\nb".encode())
 
 
 def test_an_unknown_encoding_is_named(tmp_path):
-    with pytest.raises(ValueError, match="corpora.encoding=klingon is unknown"):
-        lines_of(tmp_path, b"one\n", encoding="klingon")
+    for encoding in ("klingon", "hex"):
+        with pytest.raises(ValueError, match=f"corpora.encoding={encoding} is unknown"):
+            lines_of(tmp_path, b"one\n", encoding=encoding)
+
+
+def test_text_that_is_not_in_the_encoding_named_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="text is not utf-16: .*name its encoding"):
+        lines_of(tmp_path, b"one\n", encoding="utf-16")
+    with pytest.raises(ValueError, match="text, line 2: byte 0x00 at position 3 is not utf-16-le"):
+        lines_of(tmp_path, "a\nb".encode("utf-16-le") + b"\x00\xd8c\x00", encoding="utf-16-le")
+    with pytest.raises(ValueError, match="text, line 2: byte 0xc3 at position 2 is not utf-8"):
+        lines_of(tmp_path, b"one\na\xc3")
+
+
+def test_aligned_files_give_lines_of_one_number_and_must_have_as_many(tmp_path):
+    for name, lines in {"a": "1\n2\n", "b": "x\ny", "c": "p\n"}.items():
+        (tmp_path / name).write_text(lines)
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    assert list(read_aligned([a, b])) == [("1", "x"), ("2", "y")]
+    with pytest.raises(ValueError, match=rf"{a} has 2 lines but {b} has 2 and {c} has 1: line-aligned"):
+        list(read_aligned([a, b, c]))
