@@ -1,14 +1,11 @@
 """What a colleague would say who read the report of a prepared corpus."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from pipeline.data.corpora import SPLITS
-from pipeline.data.report import SIDES, identifier
-
-WITHOUT_BLANKS = {"zh", "yue", "ja", "th", "lo", "km", "my", "bo", "dz"}
-"""Languages whose words are not divided by blanks."""
+from pipeline.data.languages import has_blanks, known_as
+from pipeline.data.report import SIDES
 
 ADVICE = {
     "empty": "is a side not translated, or are the files not aligned?",
@@ -74,6 +71,7 @@ def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
         yield (
             f"held-out sentences overlap: {shared:,} training pairs share a side with valid or test"
             f" ({shared / report['read']['train']:.0%})"
+            + (", and were dropped" if report["dropped"].get("overlap") else ": cleaning.drop_overlap drops them")
         )
     train = report["statistics"]["train"]
     for name, side in _sides(report, "valid", "test"):
@@ -104,17 +102,15 @@ def _of_text(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_languages(
-    whose: str, side: str, found: dict[str, float], languages: dict[str, str]
+    whose: str, side: str, found: dict[str, float], languages: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
-    expected, other = primary(languages[side]), primary(languages[SIDES[side == "source"]])
-    if not identifier() or expected not in identifier().labels:
-        return
-    for language, share in found.items():
-        if language != expected and share > (0.05 if language == other else 0.2):
-            exchanged = language == other and share > 0.5
+    expected, other = (_told_apart(languages[name]) for name in (side, SIDES[side == "source"]))
+    for language, share in found.items() if expected else ():
+        if language not in expected and share > (0.05 if language in other else 0.2):
+            exchanged = language in other and share > 0.5
             yield (
                 language,
-                f"{share:.0%} of {whose} look like {language}, not {expected}: "
+                f"{share:.0%} of {whose} look like {language}, not {' or '.join(languages[side])}: "
                 + (
                     "corpora.reverse exchanges the sides"
                     if exchanged
@@ -161,21 +157,21 @@ def _of_lengths(report: dict[str, Any]) -> Iterator[str]:
             f"pairs, above {ratio['ninety_percent']:.1f} in another): are the files aligned?"
         )
     for side in SIDES:
-        if primary(report["languages"][side]) not in WITHOUT_BLANKS and train[side]["words"]["median"] <= 3:
+        if has_words(report, side) and train[side]["words"]["median"] <= 3:
             yield f"half of the {side}s have 3 words at most: a model will not learn whole sentences from them"
 
 
 def _of_pieces(report: dict[str, Any]) -> Iterator[str]:
     for whose, vocabulary in report["vocabulary"]["coverage"].items():
         rare, pieces = vocabulary["below_10"], max(1, vocabulary["pieces"])
-        if rare > pieces / 10:
+        if rare > pieces / 5:
             yield (
                 f"{'' if whose == 'both' else whose + ' '}vocabulary: {rare / pieces:.0%} of pieces occur less than 10 "
                 "times: a smaller tokenizer.vocab_size would be learned better"
             )
     for side in SIDES:
         each = report["tokens"]["train"][side]["per_word"]
-        if each > 3 and primary(report["languages"][side]) not in WITHOUT_BLANKS:
+        if each > 3 and has_words(report, side):
             yield f"a {side} word takes {each:.1f} tokens: is the vocabulary too small, or of other text?"
 
 
@@ -183,9 +179,17 @@ def _sides(report: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:
     return ((name, side) for name in names if report["pairs"][name] for side in SIDES)
 
 
-def primary(code: str) -> str:
-    """``pt`` of ``pt-BR``."""
-    return re.split("[-_]", code.lower())[0]
+def has_words(report: dict[str, Any], side: str) -> bool:
+    """Whether all languages of a side are written with blanks."""
+    return all(map(has_blanks, report["languages"][side]))
+
+
+def _told_apart(languages: list[str]) -> set[str]:
+    """The codes under which languages are recognised; none where one of them is not."""
+    try:
+        return set(map(known_as, languages))
+    except ValueError:
+        return set()
 
 
 def _main_script(side: dict[str, Any]) -> str:

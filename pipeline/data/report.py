@@ -2,7 +2,7 @@
 
 ``report.json`` holds, besides the settings:
 
-- ``languages``: the codes of source and target
+- ``languages``: by side, the codes of all that occur
 - ``read``, ``pairs``: pairs by split, before and after
 - ``dropped``, ``examples``, ``repaired``, ``with_controls``: what cleaning did to the training data
 - ``corpora``: the same of each training corpus: ``name``, ``read``, ``pairs``, ``dropped``, ``repaired``
@@ -17,7 +17,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.data.corpora import SPLITS
+from pipeline.data.languages import identifier
 from pipeline.data.statistics import Side, Statistics, TokenCounts
 from pipeline.data.tokenizer import SPECIAL_PIECES, UNK_ID, Tokenizer, Tokenizers
 
@@ -33,6 +33,18 @@ SIDES = ("source", "target")
 
 SHOWN = 40
 """Characters and pieces that a report lists, at most, of the most frequent and of the rarest."""
+
+UNLIKE_THEIR_NAMES = {
+    "Cjk": "Han",
+    "Ideographic": "Han",
+    "Katakana-hiragana": "Katakana",
+    "Feminine": "Latin",
+    "Masculine": "Latin",
+    "Micro": "Greek",
+    "Combining": "accents",
+    "Modifier": "accents",
+}
+"""Scripts of letters, by the first words of their names where these say another."""
 
 SIGNS = {
     "tokenised": re.compile(r"\w [,.](?: |$)|@-@|&apos;"),
@@ -46,18 +58,16 @@ def describe(
     statistics: Mapping[str, Statistics],
     tokens: Mapping[str, Mapping[str, TokenCounts]],
     tokenizers: Tokenizers,
-    source_language: str,
-    target_language: str,
+    languages: Mapping[str, list[str]],
 ) -> dict[str, Any]:
     """The report's languages, statistics, tokens and vocabulary, from those of each split (and side)."""
-    languages = {"source": source_language, "target": target_language}
     unknown = {
         side: _unknown_characters(getattr(statistics["train"], side).alphabet, tokenizer)
         for side, tokenizer in zip(SIDES, tokenizers, strict=True)
     }
     return {
-        "languages": languages,
-        "statistics": {name: summarise(of_split, languages) for name, of_split in statistics.items()},
+        "languages": dict(languages),
+        "statistics": {name: summarise(of_split) for name, of_split in statistics.items()},
         "tokens": {
             name: {side: _of_tokens(of_split[side], getattr(statistics[name], side)) for side in SIDES}
             for name, of_split in tokens.items()
@@ -66,7 +76,7 @@ def describe(
     }
 
 
-def summarise(statistics: Statistics, languages: Mapping[str, str]) -> dict[str, Any]:
+def summarise(statistics: Statistics) -> dict[str, Any]:
     """What is worth telling of some pairs. Languages and signs are shares of the sample."""
     sample = {side: [quote[1 + place] for quote in statistics.sample] for place, side in enumerate(SIDES)}
     return {
@@ -92,7 +102,10 @@ def _of_side(side: Side, sample: list[str]) -> dict[str, Any]:
         "characters": side.characters.as_dict(),
         "words": side.words.as_dict(),
         "distinct_characters": len(by_frequency),
-        "scripts": {name: {"characters": all, "distinct": distinct} for name, (all, distinct) in scripts.items()},
+        "scripts": {
+            name: {"characters": number, "distinct": distinct}
+            for name, (number, distinct) in sorted(scripts.items(), key=lambda item: -item[1][0])
+        },
         "frequent_characters": dict(by_frequency[:SHOWN]),
         "rare_characters": dict(by_frequency[SHOWN:][: -SHOWN - 1 : -1]),
         "capitals": cased["Lu"] / max(1, cased["Lu"] + cased["Ll"]),
@@ -105,8 +118,9 @@ def script_of(character: str) -> str:
     """Latin, Cyrillic, Han, or what else a character is: digits, punctuation, symbols."""
     match unicodedata.category(character)[0]:
         case "L" | "M":
-            first = unicodedata.name(character, "unnamed").split()[0].capitalize()
-            return {"Cjk": "Han", "Combining": "accents", "Modifier": "accents"}.get(first, first)
+            words = unicodedata.name(character, "unnamed").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+            first = words.split()[0].capitalize()
+            return UNLIKE_THEIR_NAMES.get(first, first)
         case "N":
             return "digits"
         case "P":
@@ -117,22 +131,10 @@ def script_of(character: str) -> str:
 
 
 def languages_of(texts: Iterable[str]) -> dict[str, float]:
-    """Shares of the languages that texts of 20 bytes and more are in, where py3langid is sure; none without it."""
-    if not identifier():
-        return {}
+    """Shares of the languages that texts of 20 bytes and more are in, as far as py3langid is sure."""
     guesses = [identifier().classify(text) for text in texts if len(text.encode("utf-8", "replace")) >= 20]
     found = Counter(language for language, probability in guesses if probability >= 0.5)
     return {language: count / found.total() for language, count in found.most_common(8)}
-
-
-@cache
-def identifier() -> Any:
-    """py3langid's, or None where it is not installed."""
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        return None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def _of_tokens(tokens: TokenCounts, side: Side) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from pipeline.data.advice import WITHOUT_BLANKS, primary
+from pipeline.data.advice import has_words
 from pipeline.data.corpora import SPLITS
 from pipeline.data.report import SIDES
 from pipeline.data.rules import RULES
@@ -49,7 +49,7 @@ def report_page(report: dict[str, Any]) -> str:
         SPLITS=SPLITS,
         SIDES=SIDES,
         meanings=MEANINGS,
-        has_words={side: primary(code) not in WITHOUT_BLANKS for side, code in report["languages"].items()},
+        has_words={side: has_words(report, side) for side in SIDES},
         lengths_chart=lambda kind, side: lengths_chart(
             {name: report["tokens" if kind == "lengths" else "statistics"][name][side][kind] for name in SPLITS}
         ),
@@ -85,7 +85,7 @@ def lengths_chart(histograms: dict[str, dict[str, Any]]) -> Chart:
     """Bars of equal width, thirty or less, up to what nearly all of the first histogram's lengths do not exceed."""
     counts = {name: _counts(histogram, len(LENGTHS)) for name, histogram in histograms.items()}
     first = next(iter(counts.values())).cumsum()
-    most = LENGTHS[np.searchsorted(first, 0.995 * first[-1])]
+    most = LENGTHS[np.searchsorted(first, 0.99 * first[-1])]
     width = next(step for step in _round_numbers() if most / step <= 30)
     begins = np.arange(0, most + width, width)
     ends = np.append(begins, begins[-1] + width)
@@ -104,7 +104,7 @@ def ratio_chart(histograms: dict[str, dict[str, Any]]) -> Chart:
     counts = {name: _counts(histogram, len(RATIOS)) for name, histogram in histograms.items()}
     middle = len(RATIOS) // 2
     first = next(iter(counts.values()))
-    reach = max(16, *(abs(bin - middle) for bin in np.flatnonzero(first > first.sum() / 1000).tolist()))
+    reach = max(16, *(abs(bin - middle) for bin in np.flatnonzero(first > first.sum() / 200).tolist()))
     bins = slice(middle - reach, middle + reach + 1)
     shares = {name: some[bins] / max(1, some.sum()) for name, some in counts.items()}
     ticks = [

@@ -283,7 +283,9 @@ class Stages:
             with progress(f"encoding {split}", sum(piece.pairs for piece in of_split)) as advance:
                 numbers[split] = [read_json(path) for path in self.workers.do(of_split, advance)]
         tokenizers.save(self.new)
-        languages = self.corpora[0].source_language, self.corpora[0].target_language
+        languages = {
+            side: list(dict.fromkeys(getattr(corpus, f"{side}_language") for corpus in self.corpora)) for side in SIDES
+        }
         statistics = {
             name: total(Statistics, [part["statistics"] for part in parts]) for name, parts in numbers.items()
         }
@@ -291,7 +293,7 @@ class Stages:
             name: {side: total(TokenCounts, [part["tokens"][side] for part in parts]) for side in SIDES}
             for name, parts in numbers.items()
         }
-        return describe(statistics, tokens, tokenizers, *languages) | {
+        return describe(statistics, tokens, tokenizers, languages) | {
             "pairs": {name: sum(part["pairs"] for part in parts) for name, parts in numbers.items()},
             "tokenizer": dataclasses.asdict(self.configuration.tokenizer)
             | {

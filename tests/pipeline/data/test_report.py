@@ -61,7 +61,7 @@ def reported(sources, targets, languages=("en", "de"), coverage=1.0, values=None
         "overlap": {},
         "corpora": [{"name": "train.en", "read": len(sources), "pairs": len(sources), "dropped": {}, "repaired": {}}],
         "tokenizer": {"kind": "bpe", "vocab_size": [tokenizers.source.vocab_size], "unicode_form": "NFC"},
-        **describe(statistics, tokens, tokenizers, *languages),
+        **describe(statistics, tokens, tokenizers, {side: [code] for side, code in zip(SIDES, languages, strict=True)}),
     }
     report |= values or {}
     report["warnings"] = advise(report)
@@ -103,7 +103,11 @@ def test_only_what_is_not_as_usual_is_warned_of(usual):
         ("dropped", {"length_ratio": 90}, "30% of pairs dropped by length_ratio: are the files aligned"),
         ("dropped", {"length_ratio": 160}, "53% of the training pairs were dropped: is this the corpus"),
         ("repaired", {"mojibake": 60}, "mojibake was repaired in 20% of pairs: is the encoding right"),
-        ("overlap", {"valid": 5, "test": 7}, "held-out sentences overlap: 12 training pairs share a side"),
+        (
+            "overlap",
+            {"valid": 5, "test": 7},
+            "held-out sentences overlap: 12 training pairs share a side .*drop_overlap drops them",
+        ),
         ("vocabulary.coverage.both.below_10", 20, r"vocabulary: 2\d% of pieces occur less than 10 times"),
         ("tokens.test.target.unknown_share", 0.012, "1.2% of the tokens of test's targets are unknown: raise"),
         ("tokens.train.source.per_word", 4.0, "a source word takes 4.0 tokens"),
@@ -120,7 +124,6 @@ def test_only_what_is_not_as_usual_is_warned_of(usual):
     ],
 )
 def test_what_is_not_as_usual_is_warned_of(usual, path, value, sentence):
-    pytest.importorskip("py3langid")
     before = changed(usual, "pairs.train", 200_000) if path != "pairs.train" else changed(usual, path, 10**6)
     assert not re.search(sentence, warned(changed(before, "vocabulary.coverage.both.below_10", 0)))
     assert re.search(sentence, warned(changed(usual, path, value)))
@@ -145,7 +148,6 @@ def test_twice_the_characters_are_usual_between_scripts():
 
 
 def test_sides_that_are_exchanged_are_noticed():
-    pytest.importorskip("py3langid")
     warnings = warned(reported(GERMAN, ENGLISH))
     assert "of sources look like de, not en: corpora.reverse exchanges the sides" in warnings
     assert "of targets look like en, not de: corpora.reverse exchanges the sides" in warnings
@@ -153,6 +155,15 @@ def test_sides_that_are_exchanged_are_noticed():
 
 def test_a_language_that_cannot_be_told_is_not_warned_of():
     assert "look like" not in warned(reported(ENGLISH, GERMAN, ("tlh", "x-elvish")))
+
+
+def test_every_language_of_several_is_expected(usual):
+    mixed = changed(usual, "statistics.train.target.languages", {"de": 0.6, "fr": 0.4})
+    assert "40% of targets look like fr, not de" in warned(mixed)
+    assert "look like" not in warned(changed(mixed, "languages.target", ["de", "fr"]))
+    assert "lang=" not in re.sub(
+        '(?s)^.*<html lang="en">', "", report_page(changed(mixed, "languages", {side: ["de", "fr"] for side in SIDES}))
+    )
 
 
 def test_signs_of_text_that_is_not_plain_are_seen():
@@ -181,7 +192,17 @@ def test_characters_without_a_piece_are_listed():
 @pytest.mark.parametrize(
     "character, script",
     [
-        *[("a", "Latin"), ("я", "Cyrillic"), ("中", "Han"), ("の", "Hiragana"), ("ש", "Hebrew"), ("\u0301", "accents")],
+        *[
+            ("a", "Latin"),
+            ("я", "Cyrillic"),
+            ("中", "Han"),
+            ("々", "Han"),
+            ("ー", "Katakana"),
+            ("Ａ", "Latin"),
+            ("の", "Hiragana"),
+            ("ש", "Hebrew"),
+            ("\u0301", "accents"),
+        ],
         *[("7", "digits"), ("٣", "digits"), ("。", "punctuation"), ("€", "symbols"), ("\u200d", "invisible")],
     ],
 )
