@@ -18,6 +18,19 @@ LONG_GRAM = 8
 CJK = 0x2E80
 """Here the characters begin that count as two letters."""
 
+BANDS = 12
+FACTORS = np.random.default_rng(0).integers(1 << 32, size=(BANDS, 32), dtype=np.uint32) | np.uint32(1)
+"""Odd ones, of which each puts all 32-bit hashes in another order; a band takes as many as it has rows."""
+
+MARGIN = 0.2
+"""The share of its 8-grams that a held-out text and one like it have in common, at least."""
+
+SEEN_BITS = 22
+"""A hash's first bits look it up in a table of the held-out ones', which fits into a processor's cache."""
+
+AT_ONCE = 1000
+"""Texts compared in one go: arrays stay small."""
+
 
 class _Folding(dict):
     """What becomes of a character, by its code; found out when it is first met."""
@@ -63,75 +76,70 @@ def similarities(ones: Sequence[str], others: Sequence[str]) -> np.ndarray:
 
 def near_keys(folded: Sequence[str], least: float) -> np.ndarray:
     """Keys [texts, 12 bands]: two texts as alike as ``least`` have the same key in one band or more, with a probability
-    of 0.95, and texts less alike ever more rarely. To compare pairs, join their sides.
+    of 0.95; texts less alike have so more rarely. To compare pairs, join their sides.
     """
     rows = next(rows for rows in range(32, 0, -1) if rows == 1 or 1 - (1 - least**rows) ** BANDS >= 0.95)
-    keys = np.zeros((BANDS, len(folded)), dtype=np.uint64)
-    if folded:
-        hashes, counts = _hashed_grams(folded, GRAM)
-        hashes, begins = (hashes >> np.uint64(32)).astype(np.uint32), counts.cumsum() - counts
-        for band, multipliers in zip(keys, MULTIPLIERS[:, :rows], strict=True):
-            for multiplier in multipliers:
-                band[:] = _mixed(band + np.minimum.reduceat(hashes * multiplier, begins))
-    return keys.T
+    keys = np.zeros((len(folded), BANDS), dtype=np.uint64)
+    for begin in range(0, len(folded), AT_ONCE):
+        hashes, counts = _hashed_grams(folded[begin : begin + AT_ONCE], GRAM)
+        hashes, texts = (hashes >> np.uint64(32)).astype(np.uint32), counts.cumsum() - counts
+        for band, factors in zip(keys[begin : begin + AT_ONCE].T, FACTORS[:, :rows], strict=True):
+            for factor in factors:
+                band[:] = _mixed(band + np.minimum.reduceat(hashes * factor, texts))
+    return keys
 
 
 class NearOverlap:
-    """``NearOverlap(held_out, 0.6).find(batch)``: which folded texts of a batch are as alike as this to a held-out one.
+    """``NearOverlap(held_out, 0.6).find(texts)``: which folded texts are as alike as this to a held-out one.
 
     Let two texts of one length have the similarity s. Then (1 - s) / (1 + s) of the 4-grams of one are not in the
-    other, and of its 8-grams, where each change stands alone, 7 / 3 times as many. So a held-out text is looked up by
-    that share of its 8-grams and a fifth more, the rarest ones, and candidates have that fifth; these are compared.
+    other, and of its 8-grams, where every change stands alone, 7 / 3 times as many. So a held-out text can be found by
+    any such share of its 8-grams and some more; the rarest are taken. Texts that have some of them are compared.
     """
 
     def __init__(self, held_out: Iterable[str], least: float):
         self._least = least
-        self._texts = list(dict.fromkeys(held_out))
+        self._texts = list(dict.fromkeys(held_out)) or [""]
         hashes, self._lengths = _hashed_grams(self._texts, LONG_GRAM)
-
-        _, index, frequencies = np.unique(hashes, return_inverse=True, return_counts=True)
         owners = np.arange(len(self._texts)).repeat(self._lengths)
-        rarest_first = np.lexsort((frequencies[index], owners))
+        _, gram, frequencies = np.unique(hashes, return_inverse=True, return_counts=True)
+        rarest_first = np.lexsort((frequencies[gram], owners))
         rank = np.arange(len(hashes)) - (self._lengths.cumsum() - self._lengths).repeat(self._lengths)
-        share = 0.2 + 7 / 3 * (1 - least) / (1 + least)
-        hashes, owners = (values[rarest_first][rank <= share * self._lengths[owners]] for values in (hashes, owners))
+        share = 7 / 3 * (1 - least) / (1 + least) + MARGIN
+        taken = rarest_first[rank <= share * self._lengths[owners]]
 
-        order = hashes.argsort()
-        self._owners = owners[order]
-        self._hashes, self._begins, self._counts = np.unique(hashes[order], return_index=True, return_counts=True)
+        taken = taken[hashes[taken].argsort()]
+        self._owners = owners[taken]
+        self._hashes, self._begins, self._counts = np.unique(hashes[taken], return_index=True, return_counts=True)
         self._seen = np.zeros(1 << SEEN_BITS, dtype=bool)
         self._seen[self._hashes >> np.uint64(64 - SEEN_BITS)] = True
 
     def find(self, folded: Sequence[str]) -> np.ndarray:
         """A mask [texts]."""
         near = np.zeros(len(folded), dtype=bool)
-        if not (len(self._texts) and len(folded)):
-            return near
+        for begin in range(0, len(folded), AT_ONCE):
+            texts = folded[begin : begin + AT_ONCE]
+            rows, owners = self._candidates(texts)
+            alike = similarities([texts[row] for row in rows], [self._texts[owner] for owner in owners])
+            near[begin + rows[alike >= self._least]] = True
+        return near
+
+    def _candidates(self, folded: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the texts, and of the held-out texts that they may be like."""
         hashes, lengths = _hashed_grams(folded, LONG_GRAM)
-        places = np.flatnonzero(self._seen[hashes >> np.uint64(64 - SEEN_BITS)])
+        places = np.flatnonzero(self._seen[hashes >> np.uint64(64 - SEEN_BITS)])  # most others end here
+        rows = np.searchsorted(lengths.cumsum(), places, side="right")
         found = np.searchsorted(self._hashes, hashes[places]).clip(max=len(self._hashes) - 1)
-        known = self._hashes[found] == hashes[places]
-        found, rows = found[known], np.searchsorted(lengths.cumsum(), places[known], side="right")
+        known = (self._hashes[found] == hashes[places]) & (lengths[rows] * self._least <= self._lengths.max())
+        rows, found = rows[known], found[known]
 
         counts = self._counts[found]
-        if len(folded) > 1 and counts.sum() > MOST_AT_ONCE:
-            half = len(folded) // 2
-            return np.concatenate([self.find(folded[:half]), self.find(folded[half:])])
         within = np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
         owners = self._owners[self._begins[found].repeat(counts) + within]
         couples, shared = np.unique(rows.repeat(counts) * len(self._texts) + owners, return_counts=True)
         rows, owners = np.divmod(couples, len(self._texts))
-        likely = shared >= np.maximum(1, 0.2 * np.maximum(self._lengths[owners], lengths[rows]))
-        rows, owners = rows[likely].tolist(), owners[likely].tolist()
-        alike = similarities([folded[row] for row in rows], [self._texts[owner] for owner in owners])
-        near[[row for row, value in zip(rows, alike.tolist(), strict=True) if value >= self._least]] = True
-        return near
-
-
-BANDS = 12
-MULTIPLIERS = np.random.default_rng(0).integers(1 << 32, size=(BANDS, 32), dtype=np.uint32) | np.uint32(1)
-SEEN_BITS = 22
-MOST_AT_ONCE = 4_000_000
+        likely = shared >= MARGIN * np.maximum(lengths[rows], self._lengths[owners])
+        return rows[likely], owners[likely]
 
 
 def _grams(folded: str) -> set[str]:
