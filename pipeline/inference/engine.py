@@ -202,8 +202,9 @@ def _search(
     banned: Sequence[Sequence[int]],
 ) -> list[list[Hypothesis]]:
     _require_possible(engines, sources, search)
-    batches = list(token_budget_batches(sources, search.tokens_per_batch))
     workers = engines[0].workers
+    share = -(-len(sources) * max((len(source.ids) + 1 for source in sources), default=0) // workers)
+    batches = list(token_budget_batches(sources, min(search.tokens_per_batch, share)))
     with ExitStack() as listening:
         decoders = engines
         if search.coverage_penalty:
@@ -212,9 +213,9 @@ def _search(
                 for engine in engines
             ]
         find = partial(_search_batch, decoders, search=search, num_hypotheses=num_hypotheses, banned=banned)
-        if workers == 1 or len(batches) < 2:
+        if workers == 1:
             return list(chain.from_iterable(map(find, batches)))
-        # One thread of a worker's own wins over several that share each small product.
+        # One thread of a worker's own wins over several that share each small product, even where there is one only.
         threads = torch.get_num_threads()
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             found = list(chain.from_iterable(pool.map(find, batches)))

@@ -16,6 +16,7 @@ from models.terms import contains
 from pipeline.checkpoint import build_model, save_model
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, train_tokenizers
+from pipeline.inference import engine as engine_module
 from pipeline.inference.banned import pattern, spellings
 from pipeline.inference.engine import FORBIDDEN_IDS, EnsembleEngine, Source, TorchEngine
 from pipeline.inference.risk import choose
@@ -256,7 +257,7 @@ def test_the_translation_of_least_risk_comes_first(models, tokenizers, metric, m
     sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(SENTENCES)]
     for row, source in zip(translator.hypotheses(SENTENCES, search, 3), sources, strict=True):
         [hypotheses] = translator.engine.search([source], plain, num)
-        texts = [text.text for [text] in translator.read([[h] for h in hypotheses], 1)]
+        texts = tokenizers.target.decode([each.ids for each in hypotheses])
         best = texts[choose(texts, metric)]
         others = [text for text in dict.fromkeys(texts) if text != best]
         assert [each.text for each in row] == [best, *others][:3]
@@ -342,3 +343,20 @@ def test_a_gpu_computes_in_bfloat16_but_not_in_eight_bits(tokenizers):
     assert next(model.parameters()).dtype == torch.float32
     with pytest.raises(ValueError, match="precision=int8 is for a CPU only"):
         TorchEngine(model, "int8")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_all_workers_share_what_would_be_one_batch(models, tokenizers, workers, monkeypatch):
+    sizes, find = [], engine_module._search_batch
+
+    def watched(decoders, sources, **options):
+        sizes.append((len(sources), torch.get_num_threads()))
+        return find(decoders, sources, **options)
+
+    monkeypatch.setattr(engine_module, "_search_batch", watched)
+    before = torch.get_num_threads()
+    sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(["the cat sat"] * 6)]
+    TorchEngine(models[0], workers=workers).search(sources, settings())
+    assert [size for size, _ in sizes] == [6 // workers] * workers
+    assert workers == 1 or {threads for _, threads in sizes} == {1}
+    assert torch.get_num_threads() == before

@@ -165,16 +165,19 @@ def test_the_length_limit_grows_with_the_source(translator, monkeypatch):
 
 
 def test_special_tokens_are_not_generated(translator, monkeypatch):
-    step = translator.engine.model.step
+    step = translator.engine.step
 
     def pushy(ids, state):
         logits, state = step(ids, state)
         logits[:, [PAD_ID, UNK_ID, BOS_ID]] += 50.0
+        pushed.append(len(ids))
         return logits, state
 
+    pushed = []
     expected = translator.hypotheses(SENTENCES)
-    monkeypatch.setattr(translator.engine.model, "step", pushy)
+    monkeypatch.setattr(translator.engine, "step", pushy)
     assert_same(translator.hypotheses(SENTENCES), expected)
+    assert pushed
 
 
 def test_typed_control_tokens_are_text(translator):
