@@ -134,17 +134,18 @@ class _Units:
         elif tag in self.form.units:
             self.texts, self.length = [], 0
             self.fault = _fault(attributes.get("state", ""))
-        elif tag in ("xliff", "file"):
+        elif tag == "xliff":
             self.declare(attributes)
+        elif tag == "file":
+            self.declare(attributes)
+            self.group = attributes.get("original") or attributes.get("id", "")
+            for language in self.declared.values():
+                self.match(language)
 
     def declare(self, attributes: dict[str, str]) -> None:
-        """What the beginning of an XLIFF file says of its segments."""
-        self.group = attributes.get("original") or attributes.get("id", "")
+        """The languages of an XLIFF file, in the words of version 1 or 2; the wanted ones where it has none."""
         for side, names in {"source": ("source-language", "srcLang"), "target": ("target-language", "trgLang")}.items():
-            for name in names:
-                if attributes.get(name):
-                    self.declared[side] = attributes[name]
-                    self.match(attributes[name])
+            self.declared[side] = attributes.get(names[0]) or attributes.get(names[1]) or self.declared[side]
 
     def characters(self, text: str) -> None:
         if not self.native:

@@ -73,7 +73,7 @@ def test_standard_input_is_a_file(monkeypatch):
 
 def test_lines_are_handed_on_as_they_arrive(monkeypatch):
     reader, writer = os.pipe()
-    monkeypatch.setattr(sys, "stdin", open(reader))  # noqa: SIM115: detached by the reader
+    monkeypatch.setattr(sys, "stdin", os.fdopen(reader))
     lines = read_lines("-")
     for word in ("one", "two"):
         os.write(writer, word.encode() + b"\n")
