@@ -39,6 +39,11 @@ def kind(model: bytes) -> str:
     return KINDS[dict(_fields(settings)).get(KIND_FIELD, 1)]
 
 
+def types(model: bytes) -> list[int]:
+    """The type of each piece; 1 is a normal one."""
+    return [dict(_fields(content)).get(3, 1) for number, content in _fields(model) if number == 1]
+
+
 def completed(model: bytes, tags: Sequence[str], multiple_of: int) -> bytes:
     """The model with special pieces where they belong, with tags, and with as many pieces as a multiple of that; the
     same bytes where nothing is missing.
