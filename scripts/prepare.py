@@ -1,5 +1,7 @@
 """python scripts/prepare.py --config configs/quickstart.yaml [--tokenizer.vocab_size 4000 ...]"""
 
+import sys
+
 from pipeline.cli import main
 from pipeline.config import Configuration
 
@@ -9,6 +11,7 @@ def prepare_corpus(configuration: Configuration):
     from pipeline.data.preparation import prepare, print_report  # slow to import: not for --help
 
     print_report(prepare(configuration).report)
+    print(f"all of it, with examples: {configuration.output.data}/report.html", file=sys.stderr)
 
 
 if __name__ == "__main__":

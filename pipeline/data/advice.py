@@ -143,6 +143,8 @@ def _of_lengths(report: dict[str, Any]) -> Iterator[str]:
     pairs, train = report["pairs"]["train"], report["statistics"]["train"]
     if pairs < 10_000:
         yield f"{pairs:,} pairs to train on are few: a model begins to be of use with some 100,000"
+    if not any("digits" in train[side]["scripts"] for side in SIDES):
+        yield "no digit occurs in what is trained on: numbers in digits will be strange to the model"
     source, target = (train[side]["characters"]["mean"] for side in SIDES)
     short, long = sorted((source, target))
     if long > 2 * short and not {"Han", "Hiragana", "Hangul"} & {_main_script(train[side]) for side in SIDES}:

@@ -21,6 +21,7 @@ from pipeline.config import Configuration
 from pipeline.data.corpora import SPLITS, identity
 from pipeline.data.execution import Workers
 from pipeline.data.report import print_report
+from pipeline.data.report_page import write_report_page
 from pipeline.data.stages import HELD_OUT, build
 from pipeline.data.tokenizer import Tokenizers
 
@@ -80,6 +81,7 @@ def prepare(configuration: Configuration) -> Prepared:
             with Workers(configuration.preparation) as workers, _without_bars():
                 new, report = build(configuration, work, workers)
             report = {"format": FORMAT, "fingerprint": fingerprint, "sources": sources} | report
+            write_report_page(report, new / "report.html")
             (new / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=2), encoding="utf-8")
             if output.exists():
                 output.rename(work / "old")

@@ -62,6 +62,8 @@ def percent(share: float) -> str:
     """In two or three figures; all and nothing are only what is exactly so."""
     if share in (0, 1):
         return f"{share:.0%}"
+    if min(share, 1 - share) < 0.0001:
+        return "<0.01%" if share < 0.5 else ">99.99%"
     return f"{share:.2%}" if min(share, 1 - share) < 0.01 else f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 

@@ -142,6 +142,11 @@ def test_one_bad_corpus_among_many_is_named(usual):
     assert "crawled: 80% of its pairs were dropped, most of them by length_ratio" in advise(usual | {"corpora": parts})
 
 
+def test_a_corpus_without_digits_is_told():
+    assert "no digit occurs in what is trained on" in warned(reported(["in the beginning"] * 9, ["am Anfang"] * 9))
+    assert "no digit" not in warned(reported(["in 1999"] * 9, ["im Anfang"] * 9))
+
+
 def test_twice_the_characters_are_usual_between_scripts():
     chinese = ["老房子站在河边。" + "很好" * (number % 5) for number in range(300)]
     assert "times the characters" not in warned(reported(chinese, ENGLISH, ("zh", "en")))
@@ -348,10 +353,12 @@ def test_a_curve_of_ranks_stays_in_its_picture(by_rank):
 
 
 def test_nearly_all_is_not_called_all():
-    assert [percent(share) for share in (0, 1, 0.9998, 0.0004, 0.034, 0.5)] == [
+    assert [percent(share) for share in (0, 1, 0.9998, 1 - 1e-6, 1e-6, 0.0004, 0.034, 0.5)] == [
         "0%",
         "100%",
         "99.98%",
+        ">99.99%",
+        "<0.01%",
         "0.04%",
         "3.4%",
         "50%",
