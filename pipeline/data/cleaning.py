@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
+from typing import Any, NamedTuple
 
 from pipeline.data.config import CleaningConfig
-from pipeline.data.progress import progress
 from pipeline.data.repairs import REPAIRS
 from pipeline.data.rules import RULES
-
-if TYPE_CHECKING:  # datasets takes a second to import, which translating need not wait for
-    from datasets import Dataset
 
 CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]")
 """Control characters that are not white space, byte order marks, and halves of surrogate pairs."""
@@ -38,17 +32,14 @@ def normalise(text: str, unicode_form: str = "NFC") -> str:
     no-break blanks too) becomes one blank, and blank or zero-width characters go from both ends. A text
     without a visible character is empty.
     """
-    if text.isprintable():  # no control, no mark, no white space but blanks: most texts are so
-        if text.isascii():
-            return (" ".join(text.split()) if "  " in text else text).strip(" ")
-        if unicode_form != "none":
-            text = unicodedata.normalize(unicode_form, text)
-        text = (" ".join(text.split()) if "  " in text else text).strip(" ")
-        return text if VISIBLE.search(text) else ""
-    text = CONTROLS.sub("", text)
+    plain = text.isprintable()  # no control, no mark, and no white space but blanks: so most texts are
+    if not plain:
+        text = CONTROLS.sub("", text)
     if unicode_form != "none":
         text = unicodedata.normalize(unicode_form, text)
-    text = " ".join(text.split()).strip(ENDS)
+    if not plain or "  " in text:
+        text = " ".join(text.split())
+    text = text.strip(ENDS)
     return text if VISIBLE.search(text) else ""
 
 
@@ -160,22 +151,3 @@ class Cleaner:
             if breaks(source, target):
                 return name
         return ""
-
-
-def clean(pairs: Dataset, config: CleaningConfig, report: Report | None = None) -> tuple[Dataset, Report]:
-    """Normalise both sides and drop the pairs that break a rule; a row's own ``fault`` comes before the rules."""
-    report = report or Report()
-    cleaner = Cleaner(config, "", "")
-
-    def keep(batch: dict[str, list[str]]) -> dict[str, list[str]]:
-        nonlocal report
-        cleaned = cleaner(batch["source"], batch["target"], batch["fault"])
-        report += cleaned.report
-        advance(len(batch["source"]))
-        return {"source": cleaned.sources, "target": cleaned.targets}
-
-    with progress("cleaning", len(pairs)) as advance:
-        kept = pairs.map(keep, batched=True, remove_columns=pairs.column_names, new_fingerprint=uuid4().hex)
-    if report.with_controls:
-        warnings.warn(f"control characters removed from {report.with_controls} of {len(pairs)} pairs", stacklevel=2)
-    return kept, report
