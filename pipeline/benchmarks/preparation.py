@@ -47,6 +47,8 @@ def preparation(configuration: Configuration, pairs: int) -> list[dict]:
             with timed("compare and hold out"):
                 stages.decide(held_out)
                 held_out = {name: stages.hold_out(name) for name in ("valid", "test")}
+            with timed("compare with held-out data"):
+                stages.find_near_overlap(held_out)
                 stages.count(held_out)
             with timed("learn a vocabulary"):
                 tokenizers = stages.learn()

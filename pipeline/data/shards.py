@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipeline.data.arrow import map_arrow, write_arrow
 from pipeline.data.cleaning import Cleaner, Report, normalise
+from pipeline.data.near import NearOverlap, fold, near_keys
 from pipeline.data.splitting import TRAIN, compute_keys
 from pipeline.data.statistics import Statistics, TokenCounts
 from pipeline.data.tokenizer import Tokenizers
@@ -29,9 +30,10 @@ ENCODED = pa.schema(
 )
 
 
-def clean_shard(raw: Path, cleaner: Cleaner, output: Path) -> None:
-    """The pairs of a raw shard that are kept, beside the report as ``.arrow``, and their keys as ``.npy``."""
-    report, keys = Report(), [np.zeros((4, 0), dtype=np.uint64)]
+def clean_shard(raw: Path, cleaner: Cleaner, near_duplicates: float, output: Path) -> None:
+    """The pairs of a raw shard that are kept, beside the report as ``.arrow``, and their keys as ``.npy``: those of
+    ``compute_keys``, and of ``near_keys`` where near duplicates are looked for."""
+    report, keys = Report(), []
 
     def batches() -> Iterator[list]:
         nonlocal report
@@ -40,13 +42,33 @@ def clean_shard(raw: Path, cleaner: Cleaner, output: Path) -> None:
             sources, targets, groups, faults = (column.to_pylist() for column in batch.columns)
             cleaned = cleaner(sources, targets, faults)
             report += cleaned.report
-            keys.append(compute_keys(cleaned.sources, cleaned.targets, [groups[row] for row in cleaned.rows]))
+            pairs = cleaned.sources, cleaned.targets
+            folded = list(map(fold, cleaned.sources)), list(map(fold, cleaned.targets))
+            keys.append(compute_keys(pairs, folded, [groups[row] for row in cleaned.rows]))
+            if near_duplicates:
+                both = [f"{source}\0{target}" for source, target in zip(*folded, strict=True)]
+                keys[-1] = np.concatenate([keys[-1], near_keys(both, near_duplicates).T])
             yield [cleaned.sources, cleaned.targets, [first_row + row for row in cleaned.rows]]
             first_row += len(batch)
 
     pairs = write_arrow(output.with_suffix(".arrow"), CLEAN, batches())
     np.save(output.with_suffix(".npy"), np.concatenate(keys, axis=1))
     write_json({"pairs": pairs, "cleaning": report.as_dict()}, output)
+
+
+def find_near_overlap(clean: Path, verdicts: Path, first: int, near_overlap: NearOverlap, output: Path) -> None:
+    """A mask of the pairs of a cleaned shard: those for training with a side that is like a held-out text."""
+    pairs = map_arrow(clean)
+    near = np.load(verdicts, mmap_mode="r")[first : first + len(pairs)] == TRAIN
+    begin = 0
+    for batch in pairs.to_batches():
+        rows = begin + np.flatnonzero(near[begin : begin + len(batch)])
+        found = (near_overlap.find(list(map(fold, batch[side].take(rows - begin).to_pylist()))) for side in SIDES)
+        near[rows] = np.logical_or(*found)
+        begin += len(batch)
+    new = output.with_name(f"{output.name}.{uuid4().hex}.npy")
+    np.save(new, near)
+    new.replace(output)
 
 
 class Origin(NamedTuple):

@@ -6,7 +6,7 @@ nothing but the text, so it also decides what is held out. Hashes lie in files a
 
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from pipeline.data.config import CleaningConfig, CorporaConfig
-from pipeline.data.near import fold
 
 VERDICTS = (
     "train",
@@ -39,6 +38,10 @@ BUCKET = 1 << 22
 """Rows that are sorted together, at most (about)."""
 
 
+Texts = tuple[list[str], list[str]]
+"""Sources and targets."""
+
+
 class Keys(NamedTuple):
     """Hashes [rows] of what is compared."""
 
@@ -55,21 +58,16 @@ class Keys(NamedTuple):
     """The folded target."""
 
 
-def compute_keys(sources: list[str], targets: list[str], groups: list[str]) -> np.ndarray:
-    """The columns of ``Keys`` of some normalised pairs, [4, rows]."""
-    source, target = (hash_folded(texts) for texts in (sources, targets))
-    both = _hash([f"{source}\0{target}" for source, target in zip(sources, targets, strict=True)])
-    group = np.where(np.array(groups, dtype=bool), _hash(groups), source) if any(groups) else source
+def compute_keys(pairs: Texts, folded: Texts, groups: list[str]) -> np.ndarray:
+    """The columns of ``Keys`` of normalised pairs, whose folded sides are given too: [4, rows]."""
+    both = hash_texts(f"{source}\0{target}" for source, target in zip(*pairs, strict=True))
+    source, target = map(hash_texts, folded)
+    group = np.where(np.array(groups, dtype=bool), hash_texts(groups), source) if any(groups) else source
     return np.stack([both, group, source, target])
 
 
-def hash_folded(texts: Iterable[str]) -> np.ndarray:
-    """The hashes of folded texts, which are equal where the texts are but for case, spacing and punctuation."""
-    return _hash(list(map(fold, texts)))
-
-
-def _hash(texts: list[str]) -> np.ndarray:
-    return np.fromiter((xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(texts))
+def hash_texts(texts: Iterable[str]) -> np.ndarray:
+    return np.fromiter((xxh3_64_intdigest(text.encode()) for text in texts), np.uint64)
 
 
 class Decision(NamedTuple):
@@ -81,13 +79,24 @@ class Decision(NamedTuple):
 
 
 def decide(
-    keys: Keys, named: dict[str, np.ndarray], corpora: CorporaConfig, cleaning: CleaningConfig, folder: Path
+    keys: Keys,
+    named: dict[str, np.ndarray],
+    corpora: CorporaConfig,
+    cleaning: CleaningConfig,
+    folder: Path,
+    bands: Iterable[np.ndarray] = (),
+    alike: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Decision:
     """What becomes of each row of the training data.
 
-    Of equal pairs, sources or targets the first stays; then whole groups are held out for the splits that are not
-    ``named``; then what shares a side with held-out data goes. ``named`` has ``hash_folded`` of both sides of the
-    other splits, ``folder`` room for files in between.
+    Of equal pairs, sources or targets the first stays, and one of those that are alike; then whole groups are held out
+    for the splits that are not ``named``; then what shares a side with held-out data goes.
+
+    Args:
+        named: hashes of both sides, folded, of the splits that exist
+        bands: ``near.near_keys`` [bands, rows], where near duplicates are to go
+        alike: whether each of some rows is alike to its counterpart among others
+        folder: room for files in between
     """
     verdicts = np.zeros(len(keys.pair), dtype=np.uint8)
     for wanted, column, verdict in (
@@ -98,6 +107,9 @@ def decide(
         if wanted:
             for copies, _ in later_copies(column, verdicts, folder):
                 verdicts[copies] = VERDICTS.index(verdict)
+    for band in bands:
+        for rows, others in later_copies(band, verdicts, folder):
+            verdicts[rows[alike(rows, others)]] = VERDICTS.index("near_duplicate")
 
     sizes = {name: getattr(corpora, f"{name}_size") for name in ("valid", "test") if name not in named}
     num_rows = int(np.count_nonzero(verdicts == TRAIN))

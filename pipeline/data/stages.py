@@ -10,6 +10,7 @@ import typing
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from pipeline.data.cleaning import Cleaner, Report, normalise
 from pipeline.data.config import CleaningConfig, CorpusConfig
 from pipeline.data.corpora import SCHEMA, SPLITS, Shard, load
 from pipeline.data.execution import Piece, Workers
+from pipeline.data.near import NearOverlap, fold, similarities
 from pipeline.data.progress import progress
 from pipeline.data.report import describe
 from pipeline.data.shards import (
@@ -31,10 +33,11 @@ from pipeline.data.shards import (
     clean_shard,
     encode_clean_shard,
     encode_raw_shard,
+    find_near_overlap,
     read_json,
     write_json,
 )
-from pipeline.data.splitting import TRAIN, VERDICTS, Keys, decide, hash_folded
+from pipeline.data.splitting import TRAIN, VERDICTS, Keys, decide, hash_texts
 from pipeline.data.statistics import Statistics, TokenCounts
 from pipeline.data.tokenizer import Tokenizers, train_tokenizers
 
@@ -50,6 +53,9 @@ FOR_ALL_CORPORA = (
     "near_overlap",
 )
 """Settings of cleaning that one corpus cannot have for itself."""
+
+AT_ONCE = 20_000
+"""Pairs whose texts are compared together."""
 
 T = TypeVar("T", Statistics, TokenCounts)
 
@@ -88,6 +94,7 @@ def build(configuration: Configuration, work: Path, workers: Workers) -> tuple[P
     for name in HELD_OUT:
         if name not in held_out:
             held_out[name] = stages.hold_out(name)
+    stages.find_near_overlap(held_out)
     report = stages.count(held_out) | {"overlap": overlap}
     tokenizers = stages.learn()
     report |= stages.encode(held_out, tokenizers)
@@ -105,7 +112,7 @@ class Stages:
             Cleaner(cleaning, corpus.source_language, corpus.target_language)
             for corpus, cleaning in zip(self.corpora, cleaning_of_each(configuration), strict=True)
         ]
-        self.unicode_form = configuration.cleaning.unicode_form
+        self.cleaning = configuration.cleaning
         self.shards: list[CleanShard] = []
         self.firsts = [0]
         """The number of each shard's first pair among all that cleaning kept, and of these."""
@@ -113,7 +120,7 @@ class Stages:
         """For each of them the place in ``VERDICTS``."""
         self.warnings: list[str] = []
         self.new = work / "new"
-        for folder in ("clean", "held_out", "tokenizers", "encoded", "new"):
+        for folder in ("clean", "held_out", "near_overlap", "tokenizers", "encoded", "new"):
             (work / folder).mkdir(parents=True, exist_ok=True)
 
     def read_held_out(self) -> HeldOut:
@@ -139,7 +146,7 @@ class Stages:
                 for raw in self.load(number, "train", advance):
                     report = self.work / "clean" / f"{len(self.shards):05}.json"
                     self.shards.append(CleanShard(number, raw, report))
-                    yield Piece(clean_shard, (raw.path, cleaner), report, raw.rows)
+                    yield Piece(clean_shard, (raw.path, cleaner, self.cleaning.near_duplicates), report, raw.rows)
 
         with progress("reading and cleaning") as advance:
             self.workers.do(pieces(advance))
@@ -150,30 +157,85 @@ class Stages:
         """Find the verdicts; how many pairs share a side with each held-out split."""
         decision = self.work / "decision.json"
         if not decision.exists():
-            keys = np.lib.format.open_memmap(
-                self.work / "keys.npy", "w+", np.uint64, (len(Keys._fields), self.firsts[-1])
-            )
-            for shard, first in zip(self.shards, self.firsts, strict=False):
-                some = np.load(shard.keys)
-                keys[:, first : first + some.shape[1]] = some
-            sides = {
-                name: np.concatenate([hash_folded(texts) for _, shard in shards for texts in self.sides(shard)])
+            keys = self.keys()
+            hashes = {
+                name: np.concatenate([hash_texts(texts) for texts in self.folded(shards)])
                 for name, shards in held_out.items()
             }
             with self.warnings_kept():
-                decided = decide(Keys(*keys), sides, self.configuration.corpora, self.configuration.cleaning, self.work)
-            np.save(self.work / "verdicts.npy", decided.verdicts)
-            write_json({"overlap": decided.overlap, "warnings": self.warnings}, decision)
-        self.verdicts = np.load(self.work / "verdicts.npy")
+                verdicts, overlap = decide(
+                    Keys(*keys[: len(Keys._fields)]),
+                    hashes,
+                    self.configuration.corpora,
+                    self.cleaning,
+                    self.work,
+                    keys[len(Keys._fields) :],
+                    self.alike,
+                )
+            np.save(self.work / "decided.npy", verdicts)
+            write_json({"overlap": overlap, "warnings": self.warnings}, decision)
+        self.verdicts = np.load(self.work / "decided.npy")
         self.warnings = read_json(decision)["warnings"]
         return read_json(decision)["overlap"]
 
-    def sides(self, shard: Shard) -> Iterator[list[str]]:
-        """The normalised texts of a raw shard, some thousands at a time."""
-        for batch in map_arrow(shard.path).to_batches():
+    def keys(self) -> np.ndarray:
+        """The keys of all shards side by side, in a file."""
+        shape = len(np.load(self.shards[0].keys, mmap_mode="r")), self.firsts[-1]
+        keys = np.lib.format.open_memmap(self.work / "keys.npy", "w+", np.uint64, shape)
+        for shard, first in zip(self.shards, self.firsts, strict=False):
+            some = np.load(shard.keys)
+            keys[:, first : first + some.shape[1]] = some
+        return keys
+
+    def folded(self, shards: Iterable[tuple[int, Shard]]) -> Iterator[list[str]]:
+        """The texts of raw shards as they are compared, some thousands at a time."""
+        for _, shard in shards:
+            for batch in map_arrow(shard.path).to_batches():
+                for side in SIDES:
+                    texts = (normalise(text, self.cleaning.unicode_form) for text in batch[side].to_pylist())
+                    yield [fold(text) for text in texts if text]
+
+    def alike(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Whether both sides of pairs are as alike to those of others as near duplicates are."""
+        mask = np.ones(len(rows), dtype=bool)
+        for begin in range(0, len(rows), AT_ONCE):
+            couple = [self.pairs(some[begin : begin + AT_ONCE]) for some in (rows, others)]
             for side in SIDES:
-                texts = (normalise(text, self.unicode_form) for text in batch[side].to_pylist())
-                yield [text for text in texts if text]
+                ones, other_ones = (list(map(fold, pairs[side].to_pylist())) for pairs in couple)
+                mask[begin : begin + AT_ONCE] &= similarities(ones, other_ones) >= self.cleaning.near_duplicates
+        return mask
+
+    def pairs(self, rows: np.ndarray) -> pa.Table:
+        """Cleaned pairs by their numbers."""
+        order = np.argsort(rows)
+        ends = np.searchsorted(rows[order], self.firsts)
+        some = [
+            map_arrow(self.shards[number].pairs).take(rows[order[begin:end]] - self.firsts[number])
+            for number, (begin, end) in enumerate(pairwise(ends))
+            if end > begin
+        ]
+        return pa.concat_tables(some).take(np.argsort(order))
+
+    def find_near_overlap(self, held_out: HeldOut) -> None:
+        """Turn down the pairs with a side that is nearly a held-out one."""
+        texts = [text for shards in held_out.values() for some in self.folded(shards) for text in some]
+        if self.cleaning.near_overlap and texts:
+            near_overlap = NearOverlap(texts, self.cleaning.near_overlap)
+            pieces = [
+                Piece(
+                    find_near_overlap,
+                    (shard.pairs, self.work / "decided.npy", first, near_overlap),
+                    self.work / "near_overlap" / f"{number:05}.npy",
+                    len(verdicts),
+                )
+                for number, (shard, first, verdicts) in enumerate(self.judged())
+            ]
+            with progress("comparing with valid and test", self.firsts[-1]) as advance:
+                files = self.workers.do(pieces, advance)
+            for file, first in zip(files, self.firsts, strict=False):
+                near = first + np.flatnonzero(np.load(file))
+                self.verdicts[near] = VERDICTS.index("near_overlap")
+        np.save(self.work / "verdicts.npy", self.verdicts)
 
     def hold_out(self, name: str) -> list[tuple[int, Shard]]:
         """The pairs of the training data that were chosen, as they were read: a shard for each corpus."""
@@ -276,7 +338,7 @@ class Stages:
             add("train", shard.corpus, encode_clean_shard, arguments, int(np.count_nonzero(verdicts == TRAIN)))
         for name in HELD_OUT:
             for number, shard in held_out[name]:
-                add(name, number, encode_raw_shard, (shard.path, self.unicode_form), shard.rows)
+                add(name, number, encode_raw_shard, (shard.path, self.cleaning.unicode_form), shard.rows)
 
         numbers = {}
         for split, of_split in pieces.items():
@@ -298,7 +360,7 @@ class Stages:
             "tokenizer": dataclasses.asdict(self.configuration.tokenizer)
             | {
                 "vocab_size": [tokenizer.vocab_size for tokenizer in tokenizers[: 1 if tokenizers.joint else 2]],
-                "unicode_form": self.unicode_form,
+                "unicode_form": self.cleaning.unicode_form,
             },
         }
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import BatchingConfig, Configuration, CorporaConfig, OutputConfig, TokenizerConfig
+from pipeline.config import BatchingConfig, CleaningConfig, Configuration, CorporaConfig, OutputConfig, TokenizerConfig
 
 WORDS = "ra ke mi to lu ba ne so pi du".split()
 
@@ -33,6 +33,7 @@ def configuration(tmp_path) -> Configuration:
     }
     return Configuration(
         corpora=CorporaConfig(**files),
+        cleaning=CleaningConfig(near_overlap=0),  # ten words make sentences that are alike
         tokenizer=TokenizerConfig(vocab_size=50),
         batching=BatchingConfig(tokens_per_batch=100),
         output=OutputConfig(data=str(tmp_path / "data")),
