@@ -1,120 +1,146 @@
 import numpy as np
 import pytest
-from datasets import Dataset
 
-from pipeline.data.cleaning import normalise
+from pipeline.data import splitting
 from pipeline.data.config import CleaningConfig, CorporaConfig
-from pipeline.data.splitting import fold, hold_out, split
+from pipeline.data.near import fold
+from pipeline.data.splitting import VERDICTS, Keys, compute_keys, decide, hash_texts, hold_out, later_copies
+
+NONE = {"valid": np.zeros(0, np.uint64), "test": np.zeros(0, np.uint64)}
 
 
-def rows(pairs, groups=None, faults=None):
-    sources, targets = zip(*pairs, strict=True)
-    blank = [""] * len(pairs)
-    return Dataset.from_dict({"source": sources, "target": targets, "group": groups or blank, "fault": faults or blank})
+def keys_of(pairs, groups=None):
+    sources, targets = map(list, zip(*pairs, strict=True))
+    folded = list(map(fold, sources)), list(map(fold, targets))
+    return Keys(*compute_keys((sources, targets), folded, groups or [""] * len(pairs)))
 
 
-def texts(dataset):
-    return list(zip(dataset["source"], dataset["target"], strict=True))
+def verdicts(folder, pairs, corpora=None, named=None, groups=None, **cleaning):
+    """What becomes of each pair, by name."""
+    named = {name: hash_texts(map(fold, texts)) for name, texts in (named or {}).items()}
+    decision = decide(keys_of(pairs, groups), named, corpora or CorporaConfig(), CleaningConfig(**cleaning), folder)
+    return [VERDICTS[place] for place in decision.verdicts]
 
 
-def key(text):
-    return fold(normalise(text))
+def chosen(pairs, names, name):
+    return [pair for pair, verdict in zip(pairs, names, strict=True) if verdict == name]
 
 
 SPELLINGS = (
     "A dog number {} ran.",
     "a dog number {} ran.",
-    "A  dog\u00a0number {} ran.",
-    "A dog number {} ran",
-    "A dog number {} ran!",
+    "A dog, number {}, ran",
+    "A DOG number {} ran!",
+    "A dog number {}  ran",
 )
-REPEATED = [(spelling.format(i), f"Hund {i}") for i in range(40) for spelling in SPELLINGS for _ in range(3)]
+REPEATED = [(spelling.format(i), f"Hund {i} {j}") for i in range(40) for j, spelling in enumerate(SPELLINGS)] * 3
 
 
-@pytest.mark.parametrize("drop_duplicates", [True, False])
-def test_copies_in_any_spelling_lie_in_one_split(drop_duplicates):
-    cleaning = CleaningConfig(drop_duplicates=drop_duplicates, drop_overlap=False)
-    splits, report = split({"train": rows(REPEATED)}, CorporaConfig(valid_size=30, test_size=30), cleaning)
-    keys = [{key(source) for source in part["source"]} for part in splits]
-    assert all(keys)
-    assert not keys[0] & keys[1] and not keys[0] & keys[2] and not keys[1] & keys[2]
-    assert sum(map(len, splits)) + report.dropped.total() == len(REPEATED)
-    assert report.dropped.total() == (440 if drop_duplicates else 0)  # spellings that normalising makes equal
+@pytest.mark.parametrize("cleaning", [{}, {"drop_duplicates": False}, {"drop_overlap": False}])
+def test_no_sentence_is_in_two_splits_in_any_spelling(tmp_path, cleaning):
+    pairs = REPEATED + [(f"another animal {i}", f"Hund {i} 0") for i in range(40)]
+    names = verdicts(tmp_path, pairs, CorporaConfig(valid_size=30, test_size=30), **cleaning)
+    sides = [
+        {fold(text) for pair in chosen(pairs, names, name) for text in pair} for name in ("train", "valid", "test")
+    ]
+    assert all(sides)
+    assert not sides[0] & sides[1] and not sides[0] & sides[2] and not sides[1] & sides[2]
 
 
-def test_the_same_text_is_split_the_same_way_in_any_order():
-    config = CorporaConfig(valid_size=30, test_size=30)
-    forth, _ = split({"train": rows(REPEATED)}, config, CleaningConfig())
-    back, _ = split({"train": rows(REPEATED[::-1])}, config, CleaningConfig())
-    assert {key(text) for text in forth.test["source"]} == {key(text) for text in back.test["source"]}
+def test_copies_of_a_source_are_held_out_together(tmp_path):
+    names = verdicts(tmp_path, REPEATED, CorporaConfig(valid_size=30, test_size=30))
+    assert names.count("valid") == names.count("test") == 30
+    assert len({fold(source) for source, _ in chosen(REPEATED, names, "test")}) == 6  # five spellings each
+    assert names.count("duplicate") == 400
 
 
-def test_whole_groups_are_held_out_as_many_as_come_nearest():
+def test_the_same_text_is_split_the_same_way_in_any_order_and_another_seed_splits_otherwise(tmp_path):
+    pairs = [(f"source {i}", f"target {i}") for i in range(500)]
+
+    def held_out(pairs, seed=0):
+        corpora = CorporaConfig(valid_size=30, test_size=30, split_seed=seed)
+        return set(chosen(pairs, verdicts(tmp_path, pairs, corpora), "test"))
+
+    assert held_out(pairs) == held_out(pairs[::-1])
+    assert len(held_out(pairs) & held_out(pairs, seed=1)) < 10
+
+
+def test_whole_groups_are_held_out_as_many_as_come_nearest(tmp_path):
     pairs = [(f"source {i}", f"target {i}") for i in range(600)]
     groups = [f"chapter {i // 20}" for i in range(600)]
-    splits, _ = split({"train": rows(pairs, groups)}, CorporaConfig(valid_size=49, test_size=71), CleaningConfig())
-    assert [len(part) for part in splits] == [600 - 40 - 80, 40, 80]
-    chapters = [set(part["group"]) for part in splits]
-    assert [len(chapter) for chapter in chapters] == [24, 2, 4]
-    assert len(set.union(*chapters)) == 30
+    names = verdicts(tmp_path, pairs, CorporaConfig(valid_size=49, test_size=71), groups=groups)
+    assert [names.count(name) for name in ("train", "valid", "test")] == [600 - 40 - 80, 40, 80]
+    assert len(set(zip(groups, names, strict=True))) == 30
 
 
-def test_held_out_text_stays_raw_and_lacks_empty_and_faulty_pairs():
-    pairs = [(f" source\u00a0{i} ", f"target  {i}") for i in range(100)] + [("\u200b", "empty")] * 50
-    faults = ["torn" if i % 2 else "" for i in range(150)]
-    splits, _ = split(
-        {"train": rows(pairs, faults=faults)}, CorporaConfig(valid_size=10, test_size=10), CleaningConfig()
-    )
-    held_out = texts(splits.valid) + texts(splits.test)
-    assert len(held_out) == 20
-    assert all(pair in pairs[0:100:2] for pair in held_out)
-    assert len(splits.train) == 130
+def test_training_pairs_with_a_side_on_either_side_of_valid_or_test_are_dropped(tmp_path):
+    pairs = [("The  CAT!", "x"), ("y", "Die Katze"), ("die Katze", "z"), ("a dog", "ein Hund"), ("dog", "Hund")]
+    named = {"valid": ["the cat", "?"], "test": ["!", "die katze."]}
+    assert verdicts(tmp_path, pairs, named=named) == ["overlap"] * 3 + ["train"] * 2
+    assert verdicts(tmp_path, pairs, named=named, drop_overlap=False) == ["train"] * 5
 
 
-def test_named_splits_keep_every_row_in_order():
-    named = [("b", ""), ("a", "x"), ("a", "x"), (" ", "\t")]
-    splits, _ = split(
-        {"train": rows([("c", "d")]), "valid": rows(named), "test": rows(named)}, CorporaConfig(), CleaningConfig()
-    )
-    assert texts(splits.valid) == texts(splits.test) == named
+def test_overlap_is_told_by_split_whether_dropped_or_not(tmp_path):
+    keys = keys_of([("a", "b"), ("c", "d"), ("e", "f")])
+    named = {"valid": hash_texts(["a", "d"]), "test": hash_texts(["a"])}
+    for dropped in (True, False):
+        decision = decide(keys, named, CorporaConfig(), CleaningConfig(drop_overlap=dropped), tmp_path)
+        assert decision.overlap == {"valid": 2, "test": 1}
 
 
-def test_training_pairs_with_a_side_in_valid_or_test_are_dropped():
-    train = [("The  CAT!", "x"), ("y", "Die Katze"), ("a dog", "ein Hund"), ("dog", "Hund"), ("", "")]
-    pairs = {"train": rows(train), "valid": rows([("the cat", "?")]), "test": rows([("!", "die katze."), ("", "")])}
-    splits, report = split(pairs, CorporaConfig(), CleaningConfig())
-    assert texts(splits.train) == train[2:]
-    assert report.dropped == {"duplicate": 0, "overlap": 2}
-    splits, report = split(pairs, CorporaConfig(), CleaningConfig(drop_overlap=False))
-    assert texts(splits.train) == train
+def test_one_of_each_equal_pair_stays_the_first(tmp_path):
+    pairs = [("a", "b"), ("a", "c"), ("a", "b"), ("A", "b"), ("a", "c")]
+    expected = ["train", "train", "duplicate", "train", "duplicate"]
+    assert verdicts(tmp_path, pairs, named={"valid": [], "test": []}) == expected
 
 
-def test_one_of_each_equal_pair_stays_the_first():
-    train = [("a", "b"), ("a", "c"), ("a ", "b"), ("", "b"), ("", "b"), ("A", "b")]
-    splits, report = split(
-        {"train": rows(train), "valid": rows([("v", "v")]), "test": rows([("v", "v")])},
-        CorporaConfig(),
-        CleaningConfig(),
-    )
-    assert texts(splits.train) == [("a", "b"), ("a", "c"), ("", "b"), ("", "b"), ("A", "b")]
-    assert report.examples["duplicate"] == [("a ", "b")]
+def test_one_of_each_source_or_target_may_stay(tmp_path):
+    pairs = [("a", "b"), ("A!", "c"), ("d", "B"), ("e", "f")]
+    named = {"valid": [], "test": []}
+    by_source = verdicts(tmp_path, pairs, named=named, drop_duplicate_sources=True)
+    assert by_source == ["train", "duplicate_source", "train", "train"]
+    by_both = verdicts(tmp_path, pairs, named=named, drop_duplicate_sources=True, drop_duplicate_targets=True)
+    assert by_both == ["train", "duplicate_source", "duplicate_target", "train"]
 
 
-def test_a_small_corpus_gives_a_tenth_and_says_so():
+def test_a_small_corpus_gives_a_tenth_and_says_so(tmp_path):
     pairs = [(f"source {i}", f"target {i}") for i in range(50)]
     with pytest.warns(
         UserWarning, match="corpora.valid_size=1000 and corpora.test_size=1000 would leave too little of 50"
     ):
-        splits, _ = split({"train": rows(pairs)}, CorporaConfig(), CleaningConfig())
-    assert [len(part) for part in splits] == [40, 5, 5]
+        names = verdicts(tmp_path, pairs)
+    assert [names.count(name) for name in ("train", "valid", "test")] == [40, 5, 5]
 
 
-def test_nothing_is_held_out_where_nothing_is_asked():
-    splits, _ = split({"train": rows(REPEATED)}, CorporaConfig(valid_size=0, test_size=0), CleaningConfig())
-    assert (len(splits.valid), len(splits.test)) == (0, 0)
+def test_nothing_is_held_out_where_nothing_is_asked(tmp_path):
+    names = verdicts(tmp_path, REPEATED, CorporaConfig(valid_size=0, test_size=0))
+    assert set(names) == {"train", "duplicate"}
 
 
 def test_one_large_group_is_better_than_none():
     groups = np.array([1] * 9 + [2] * 9, dtype=np.uint64)
-    masks = hold_out(groups, np.ones(18, dtype=bool), [2, 2])
-    assert [mask.sum() for mask in masks] == [9, 9]
+    assert [len(rows) for rows in hold_out(groups, np.zeros(18, np.uint8), [2, 2], 0)] == [9, 9]
+
+
+def test_of_no_pair_none_is_held_out():
+    assert [len(rows) for rows in hold_out(np.zeros(3, np.uint64), np.ones(3, np.uint8), [2, 2], 0)] == [0, 0]
+
+
+def test_how_many_rows_are_looked_at_together_changes_nothing(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    keys = random.integers(0, 2**63, 300, dtype=np.uint64)[random.integers(0, 300, 1000)]
+    verdict = random.integers(0, 2, 1000).astype(np.uint8)
+
+    def found():
+        copies = sorted(couple for some in later_copies(keys, verdict, tmp_path) for couple in zip(*some, strict=True))
+        return copies, [rows.tolist() for rows in hold_out(keys, verdict, [30, 40], 0)]
+
+    at_once = found()
+    expected = {}
+    by_hand = [
+        (row, expected[key]) for row, key in enumerate(keys) if not verdict[row] and expected.setdefault(key, row) < row
+    ]
+    assert at_once[0] == by_hand
+    monkeypatch.setattr(splitting, "CHUNK", 37)
+    monkeypatch.setattr(splitting, "BUCKET", 64)
+    assert found() == at_once
