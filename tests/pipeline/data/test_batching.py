@@ -1,10 +1,12 @@
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
 from pipeline.data.batching import BatchPlan, TokenBudgetSampler, collate, pad_sources
+from pipeline.data.reading import num_reads
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -16,7 +18,9 @@ def lengths(num_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def epoch(sides, tokens_per_batch=200, seed=1, **settings):
-    return [(rows.tolist(), tokens) for rows, tokens in TokenBudgetSampler(*sides, tokens_per_batch, seed, **settings)]
+    return [
+        (rows.tolist(), tokens) for rows, tokens, _ in TokenBudgetSampler(*sides, tokens_per_batch, seed, **settings)
+    ]
 
 
 def rows_of(batches):
@@ -116,6 +120,16 @@ def test_the_plan_depends_on_seed_and_epoch_alone():
     assert (np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
 
 
+def test_the_place_of_a_batch_is_its_own_and_the_same_for_any_number_of_ranks():
+    sides = lengths(500)
+    alone = {each.place: each.rows.tolist() for each in TokenBudgetSampler(*sides, 200, 1, epoch=3, accumulate=2)}
+    shared = [
+        each for rank in range(2) for each in TokenBudgetSampler(*sides, 200, 1, epoch=3, rank=rank, world_size=2)
+    ]
+    assert {each.place: each.rows.tolist() for each in shared} == alone
+    assert {place[:2] for place in alone} == {(1, 3)}
+
+
 def test_start_skips_batches_and_keeps_the_length():
     sides = lengths(500)
     for world_size in (1, 2):
@@ -129,9 +143,59 @@ def test_a_new_epoch_starts_at_its_beginning_and_a_resumed_one_where_it_was():
     sampler = TokenBudgetSampler(*lengths(500), 200, seed=1, epoch=2, start=5)
     whole = epoch(lengths(500), epoch=2)
     sampler.set_epoch(2)
-    assert [rows.tolist() for rows, _ in sampler] == [rows for rows, _ in whole[5:]]
+    assert [each.rows.tolist() for each in sampler] == [rows for rows, _ in whole[5:]]
     sampler.set_epoch(3)
-    assert [rows.tolist() for rows, _ in sampler] == [rows for rows, _ in epoch(lengths(500), epoch=3)]
+    assert [each.rows.tolist() for each in sampler] == [rows for rows, _ in epoch(lengths(500), epoch=3)]
+
+
+def corpora_of(*sizes: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def test_an_epoch_reads_each_corpus_as_often_as_its_weight_says():
+    sides, corpus = lengths(700), corpora_of(100, 400, 200)
+    for number in range(3):
+        read = Counter(rows_of(epoch(sides, epoch=number, corpus=corpus, reads=[300, 400, 60])))
+        assert {read[row] for row in np.flatnonzero(corpus == 0)} == {3}
+        assert {read[row] for row in np.flatnonzero(corpus == 1)} == {1}
+        of_last = [read[row] for row in np.flatnonzero(corpus == 2)]
+        assert (sum(of_last), max(of_last)) == (60, 1)
+
+
+@pytest.mark.parametrize("reads", [60, 100, 130, 330])
+def test_a_part_of_a_corpus_is_another_one_in_every_epoch_until_all_was_read_equally_often(reads):
+    sides, corpus = lengths(500), corpora_of(300, 200)
+    read = Counter()
+    epochs = [rows_of(epoch(sides, epoch=number, corpus=corpus, reads=[300, reads])) for number in range(20)]
+    for rows in epochs:
+        read.update(row for row in rows if corpus[row] == 1)
+        assert max(read.values()) - min(read[row] for row in np.flatnonzero(corpus == 1)) <= 1
+    assert {*epochs[0]} != {*epochs[1]} or reads > 200
+    assert {*read.values()} == {20 * reads // 200}
+
+
+@pytest.mark.parametrize("budget", [60, 1000])
+@pytest.mark.parametrize("reads", [[7, 300], [99, 1], [250, 201], [100, 300]])
+def test_whatever_part_is_read_the_batches_are_equally_many_and_within_the_budget(budget, reads):
+    sides, corpus = lengths(400), corpora_of(100, 300)
+    settings = {"corpus": corpus, "reads": reads, "world_size": 2, "accumulate": 3}
+    sampler = TokenBudgetSampler(*sides, budget, 1, **settings)
+    for number in range(12):
+        shares = [epoch(sides, budget, epoch=number, rank=rank, **settings) for rank in range(2)]
+        assert [len(share) for share in shares] == [len(sampler)] * 2
+        assert len(rows_of(shares[0]) + rows_of(shares[1])) == sum(reads)
+        for rows, _ in shares[0] + shares[1]:
+            longest = max(side[rows].max() for side in sides) + 1
+            assert len(rows) * longest <= budget or len(rows) == 1
+
+
+def test_temperature_evens_the_shares_of_corpora_and_weights_multiply_them():
+    assert num_reads([100, 400], [1, 1]) == [100, 400]
+    assert num_reads([100, 400], [2, 0.25]) == [200, 100]
+    assert num_reads([100, 400], [1, 1], temperature=2) == [167, 333]  # 10 to 20
+    assert num_reads([100, 400], [3, 1], temperature=2) == [500, 333]
+    assert num_reads([100, 900], [1, 1], temperature=1e9) == [500, 500]
+    assert num_reads([3, 0, 400], [0.01, 1, 1]) == [1, 0, 400]
 
 
 def test_fewer_pairs_than_devices_are_refused():
@@ -142,6 +206,8 @@ def test_fewer_pairs_than_devices_are_refused():
 def test_millions_of_pairs_are_planned_in_seconds():
     sides = lengths(300_000)
     begun = time.perf_counter()
-    sampler = TokenBudgetSampler(*sides, 4096, seed=1, accumulate=8)
+    sampler = TokenBudgetSampler(
+        *sides, 4096, seed=1, accumulate=8, corpus=corpora_of(100_000, 200_000), reads=[300_000, 70_000]
+    )
     next(iter(sampler))
     assert time.perf_counter() - begun < 3
