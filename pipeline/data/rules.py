@@ -20,7 +20,7 @@ DIGITS = re.compile(r"\d+")
 THOUSANDS = re.compile(r"(?<!\d)\d{1,3}([.,'’٬ ])\d{3}(?:\1\d{3})*(?!\d)")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+|(?<![\w.%+-])[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII | re.IGNORECASE)
 
-IDENTIFIED = slice(200)
+IDENTIFIED = slice(100)
 """The characters by which a text's language is told: more take longer, and tell no more."""
 
 
