@@ -254,7 +254,10 @@ def _compiled(file: str | Path, charset: str) -> Iterator[Entry]:
         order = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}[content[:4]]
         _, count, *tables = struct.unpack_from(f"{order}4I", content, 4)
         places = [struct.unpack_from(f"{order}{2 * count}I", content, table) for table in tables]
-        if sum(sum(place[::2]) for place in places) > len(content):
+        lengths, starts = ([*places[0][side::2], *places[1][side::2]] for side in (0, 1))
+        if any(length > len(content) - start for length, start in zip(lengths, starts, strict=True)):
+            raise ValueError("texts behind its end")
+        if sum(lengths) > len(content):
             raise ValueError("texts that lie over each other")
         for number in range(0, 2 * count, 2):
             message, translation = (

@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 from pipeline.data.config import CorpusConfig
 from pipeline.data.lines import read_lines
 
+LISTS = ("language", "translation")
+"""Columns inside another that hold a list each: how sets of the Hub keep translations into any languages."""
+
 COLUMN_SETTINGS = ("source_column", "target_column", "group_column")
 BATCH = 1000
 
@@ -111,7 +114,8 @@ def parquet_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str 
     for name in names:
         with _readable(name, "Parquet"), pq.ParquetFile(name) as file:
             paths = column_paths(corpus, file.schema_arrow, name)
-            batches = file.iter_batches(BATCH, columns=[".".join(path) for path in paths])
+            wanted = [".".join(path) for path in paths] + [f"{path[0]}.{name}" for path in paths for name in LISTS]
+            batches = file.iter_batches(BATCH, columns=wanted)  # which leaves out those that are not there
             yield from column_pairs(paths, batches)
 
 
@@ -156,8 +160,12 @@ def column_pairs(paths: list[list[str]], batches: Iterable[pa.RecordBatch | pa.T
 
 def _strings(column: pa.Array | pa.ChunkedArray, inside: list[str]) -> list[str | None]:
     column.validate(full=True)
-    values = pc.struct_field(column, inside) if inside else column
-    return values.cast(pa.string()).to_pylist()
+    for key in inside:
+        if column.type.get_field_index(key) < 0:
+            lists = zip(*(pc.struct_field(column, name).to_pylist() for name in LISTS), strict=True)
+            return [dict(zip(languages or (), texts or (), strict=False)).get(key) for languages, texts in lists]
+        column = pc.struct_field(column, key)
+    return column.cast(pa.string()).to_pylist()
 
 
 def _columns(corpus: CorpusConfig) -> list[str]:
@@ -168,9 +176,11 @@ def _path(schema: pa.Schema, column: str) -> list[str]:
     """The names that lead to a column of text or whole numbers; empty where there is none."""
     keys = [column] if column in schema.names else column.split(".")
     fields = schema
-    for key in keys:
-        if (position := fields.get_field_index(key)) < 0:
-            return []
+    for number, key in enumerate(keys, 1):
+        position = fields.get_field_index(key)
+        if position < 0:
+            are_lists = [(field.name, pa.types.is_list(field.type)) for field in fields] == [(n, True) for n in LISTS]
+            return keys if are_lists and number == len(keys) else []
         kind = fields.field(position).type
         fields = kind if pa.types.is_struct(kind) else pa.schema([])
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -179,8 +189,7 @@ def _path(schema: pa.Schema, column: str) -> list[str]:
 
 
 def _leaves(fields: pa.Schema | pa.StructType, inside: str = "") -> Iterator[str]:
-    for position in range(len(fields.names)):
-        field = fields.field(position)
+    for field in fields:
         if pa.types.is_struct(field.type):
             yield from _leaves(field.type, f"{inside}{field.name}.")
         else:
