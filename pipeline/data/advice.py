@@ -84,59 +84,45 @@ def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_text(report: dict[str, Any]) -> Iterator[str]:
-    """Of each side, and of what is said of training data no more for the others."""
+    """Of each training corpus, and of valid and test what is not true of these."""
+    parts = [
+        (f"{part['name']}'s ", found) for part, found in zip(report["corpora"], report["of_corpora"], strict=False)
+    ]
+    train = parts or [("", report["statistics"]["train"] | {"languages": report["languages"]})]
     said = set()
-    for name, side in _sides(report, *SPLITS):
-        whose = f"{side}s" if name == "train" else f"{name}'s {side}s"
-        tokens, found = report["tokens"][name][side], report["statistics"][name][side]
-        for what, sentence in (
-            *_of_languages(whose, side, found["languages"], report["languages"]),
-            *_of_signs(whose, found["signs"]),
-            *_of_unknown(whose, tokens["unknown_share"]),
-        ):
+    for whose, found in train:
+        for side in SIDES:
+            for what, sentence in _of_side(f"{whose}{side}s", side, found[side], found["languages"]):
+                said.add((side, what))
+                yield sentence
+    for name, side in _sides(report, "valid", "test"):
+        found = report["statistics"][name][side]
+        for what, sentence in _of_side(f"{name}'s {side}s", side, found, report["languages"]):
             if (side, what) not in said:
                 yield sentence
-            said.add((side, what))
-        if name == "train" and {"Latin", "Cyrillic", "Greek"} & set(found["scripts"]) and found["capitals"] < 0.001:
-            yield f"{side}s hold hardly a capital: text in lower case alone makes a model of such"
 
 
-def _of_languages(
-    whose: str, side: str, found: dict[str, float], languages: dict[str, list[str]]
+def _of_side(
+    whose: str, side: str, found: dict[str, Any], languages: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
+    """What there is to say, with a name for it."""
     expected, other = (_told_apart(languages[name]) for name in (side, SIDES[side == "source"]))
-    for language, share in found.items() if expected else ():
+    for language, share in found["languages"].items() if expected else ():
         if language not in expected and share > (0.05 if language in other else 0.2):
             exchanged = language in other and share > 0.5
-            yield (
-                language,
-                f"{share:.0%} of {whose} look like {language}, not {' or '.join(languages[side])}: "
-                + (
-                    "corpora.reverse exchanges the sides"
-                    if exchanged
-                    else "cleaning.min_language_probability drops such"
-                ),
+            remedy = (
+                "corpora.reverse exchanges the sides" if exchanged else "cleaning.min_language_probability drops such"
             )
-
-
-def _of_signs(whose: str, signs: dict[str, float]) -> Iterator[tuple[str, str]]:
+            yield language, f"{share:.0%} of {whose} look like {language}, not {' or '.join(languages[side])}: {remedy}"
     for sign, much, sentence in (
-        (
-            "tokenised",
-            0.2,
-            "look tokenised (blanks before marks): detokenise them, or translations will look like that",
-        ),
+        ("tokenised", 0.2, "look tokenised: detokenise them, or translations will have blanks before marks as well"),
         ("markup", 0.02, "hold markup: cleaning.markup=strip takes it out"),
         ("mojibake", 0.02, "hold mojibake: cleaning.mojibake=repair mends it"),
     ):
-        if signs[sign] > much:
-            yield sign, f"{signs[sign]:.0%} of {whose} {sentence}"
-
-
-def _of_unknown(whose: str, share: float) -> Iterator[tuple[str, str]]:
-    if share > 0.001:
-        remedy = "raise tokenizer.character_coverage, or set tokenizer.byte_fallback"
-        yield "unknown", f"{share:.1%} of the tokens of {whose} are unknown: {remedy}"
+        if found["signs"][sign] > much:
+            yield sign, f"{found['signs'][sign]:.0%} of {whose} {sentence}"
+    if {"Latin", "Cyrillic", "Greek"} & set(found["scripts"]) and found["capitals"] < 0.001:
+        yield "capitals", f"{whose} hold hardly a capital: what learns from text in lower case writes such"
 
 
 def _of_lengths(report: dict[str, Any]) -> Iterator[str]:
@@ -172,6 +158,12 @@ def _of_pieces(report: dict[str, Any]) -> Iterator[str]:
                 "times: a smaller tokenizer.vocab_size would be learned better"
             )
     for side in SIDES:
+        unknown, name = max((report["tokens"][name][side]["unknown_share"], name) for name in SPLITS)
+        if unknown > 0.001:
+            yield (
+                f"{unknown:.1%} of the tokens of {name}'s {side}s are unknown: raise tokenizer.character_coverage, or "
+                "set tokenizer.byte_fallback"
+            )
         each = report["tokens"]["train"][side]["per_word"]
         if each > 3 and has_words(report, side):
             yield f"a {side} word takes {each:.1f} tokens: is the vocabulary too small, or of other text?"

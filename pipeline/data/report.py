@@ -8,6 +8,7 @@
 - ``corpora``: the same of each training corpus: ``name``, ``read``, ``pairs``, ``dropped``, ``repaired``
 - ``overlap``: training pairs, by the held-out split that they share a side with
 - ``statistics``: by split, what ``summarise`` tells
+- ``of_corpora``: the same of each of several training corpora, with its ``languages``
 - ``tokens``: by split and side
 - ``vocabulary``: of both sides together, or of each
 - ``warnings``: the sentences of ``advice.advise``
@@ -16,7 +17,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,10 @@ def describe(
     tokens: Mapping[str, Mapping[str, TokenCounts]],
     tokenizers: Tokenizers,
     languages: Mapping[str, list[str]],
+    corpora: Sequence[tuple[Mapping[str, list[str]], Statistics]] = (),
 ) -> dict[str, Any]:
-    """The report's languages, statistics, tokens and vocabulary, from those of each split (and side)."""
+    """The report's languages, statistics, tokens and vocabulary, from those of each split (and side); and what each of
+    several training corpora looks like, from its languages and statistics."""
     unknown = {
         side: _unknown_characters(getattr(statistics["train"], side).alphabet, tokenizer)
         for side, tokenizer in zip(SIDES, tokenizers, strict=True)
@@ -68,6 +71,7 @@ def describe(
     return {
         "languages": dict(languages),
         "statistics": {name: summarise(of_split) for name, of_split in statistics.items()},
+        "of_corpora": [{"languages": dict(codes), **summarise(of_corpus)} for codes, of_corpus in corpora],
         "tokens": {
             name: {side: _of_tokens(of_split[side], getattr(statistics[name], side)) for side in SIDES}
             for name, of_split in tokens.items()

@@ -36,7 +36,7 @@ HOSTILE = [
 ]
 
 
-def reported(sources, targets, languages=("en", "de"), coverage=1.0, values=None):
+def reported(sources, targets, languages=("en", "de"), coverage=1.0, of_corpora=0, values=None):
     """The report of a corpus that keeps all of these for training, with the first 250 in valid and test as well."""
     splits = {"train": slice(None), "valid": slice(250), "test": slice(250)}
     tokenizers = train_tokenizers(sources, targets, TokenizerConfig(vocab_size=100, character_coverage=coverage))
@@ -49,6 +49,7 @@ def reported(sources, targets, languages=("en", "de"), coverage=1.0, values=None
             ids = pa.chunked_array([tokenizer.encode(some)], pa.list_(pa.int32()))
             tokens[name][side] = TokenCounts.of(ids, tokenizer.vocab_size)
     pairs = {name: len(sources[part]) for name, part in splits.items()}
+    codes = {side: [code] for side, code in zip(SIDES, languages, strict=True)}
     report = {
         "fingerprint": "f00",
         "sources": [{"path": "train.en", "bytes": 12}],
@@ -61,7 +62,7 @@ def reported(sources, targets, languages=("en", "de"), coverage=1.0, values=None
         "overlap": {},
         "corpora": [{"name": "train.en", "read": len(sources), "pairs": len(sources), "dropped": {}, "repaired": {}}],
         "tokenizer": {"kind": "bpe", "vocab_size": [tokenizers.source.vocab_size], "unicode_form": "NFC"},
-        **describe(statistics, tokens, tokenizers, {side: [code] for side, code in zip(SIDES, languages, strict=True)}),
+        **describe(statistics, tokens, tokenizers, codes, [(codes, statistics["train"])] * of_corpora),
     }
     report |= values or {}
     report["warnings"] = advise(report)
@@ -142,6 +143,18 @@ def test_one_bad_corpus_among_many_is_named(usual):
     assert "crawled: 80% of its pairs were dropped, most of them by length_ratio" in advise(usual | {"corpora": parts})
 
 
+def test_what_a_corpus_looks_like_is_measured_by_its_own_languages(usual):
+    of_corpora = [
+        {"languages": {"source": ["en"], "target": [code]}, **usual["statistics"]["train"]} for code in ("de", "fr")
+    ]
+    parts = [usual["corpora"][0] | {"name": name} for name in ("a", "b")]
+    codes = {"source": ["en"], "target": ["de", "fr"]}
+    warnings = warned(usual | {"corpora": parts, "of_corpora": of_corpora, "languages": codes})
+    assert "of b's targets look like de, not fr: cleaning.min_language_probability" in warnings
+    assert warnings.count("look like") == 1
+
+
+@pytest.mark.filterwarnings("ignore:tokenizer.vocab_size")
 def test_a_corpus_without_digits_is_told():
     assert "no digit occurs in what is trained on" in warned(reported(["in the beginning"] * 9, ["am Anfang"] * 9))
     assert "no digit" not in warned(reported(["in 1999"] * 9, ["im Anfang"] * 9))
@@ -266,7 +279,7 @@ def hostile():
             for name in ("<u>", "b&c")
         ],
     }
-    return reported(sources, targets, ("he", "zh"), values=values)
+    return reported(sources, targets, ("he", "zh"), of_corpora=2, values=values)
 
 
 def test_the_page_is_balanced_and_needs_nothing_from_elsewhere(hostile):
