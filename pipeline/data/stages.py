@@ -355,7 +355,7 @@ class Stages:
             name: {side: total(TokenCounts, [part["tokens"][side] for part in parts]) for side in SIDES}
             for name, parts in numbers.items()
         }
-        return describe(statistics, tokens, tokenizers, languages) | {
+        return describe(statistics, tokens, tokenizers, languages, self.of_corpora(numbers["train"])) | {
             "pairs": {name: sum(part["pairs"] for part in parts) for name, parts in numbers.items()},
             "tokenizer": dataclasses.asdict(self.configuration.tokenizer)
             | {
@@ -363,6 +363,15 @@ class Stages:
                 "unicode_form": self.cleaning.unicode_form,
             },
         }
+
+    def of_corpora(self, numbers: list[dict]) -> list[tuple[dict[str, list[str]], Statistics]]:
+        """The languages of each of several corpora, and the statistics of its training data."""
+        described = []
+        for number, corpus in enumerate(self.corpora if len(self.corpora) > 1 else []):
+            parts = [part for part, shard in zip(numbers, self.shards, strict=True) if shard.corpus == number]
+            languages = {side: [getattr(corpus, f"{side}_language")] for side in SIDES}
+            described.append((languages, total(Statistics, [part["statistics"] for part in parts])))
+        return described
 
     @contextmanager
     def warnings_kept(self) -> Iterator[None]:
