@@ -1,22 +1,32 @@
 import json
 import os
+import tempfile
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
-from pipeline.data.config import CorporaConfig
+from pipeline.data.arrow import map_arrow
+from pipeline.data.config import CorporaConfig, CorpusConfig
 from pipeline.data.corpora import identity, load
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "arrow").mkdir()
     return tmp_path
 
 
-def pairs(split="train", **settings):
-    rows = load(CorporaConfig(**settings), "arrow")[split]
-    return list(zip(rows["source"], rows["target"], strict=True))
+def shards(folder, shard_pairs=1000, **settings):
+    """The pairs of each shard."""
+    loaded = load(CorpusConfig(**settings), "train", Path(folder), shard_pairs)
+    tables = [map_arrow(shard.path).to_pydict() for shard in loaded]
+    return [list(zip(table["source"], table["target"], strict=True)) for table in tables]
+
+
+def pairs(**settings):
+    with tempfile.TemporaryDirectory() as folder:
+        return list(chain(*shards(folder, **settings)))
 
 
 def write(name: str, content: str) -> str:
@@ -35,17 +45,38 @@ def test_couples_of_files_follow_each_other_and_raw_text_stays(folder):
     assert pairs(train=names) == [("", " a "), ("b\x00", "\t")]
 
 
-def test_named_splits_are_read_and_others_absent(folder):
-    names = [write("a.en", "one\n"), write("a.de", "eins\n")]
-    assert set(load(CorporaConfig(train=names, test=names), "arrow")) == {"train", "test"}
+def test_shards_hold_so_many_rows_in_order(folder):
+    names = [write("a.en", "".join(f"{i}\n" for i in range(10))), write("a.de", "".join(f"-{i}\n" for i in range(10)))]
+    found = shards("arrow", 4, train=names)
+    assert [len(rows) for rows in found] == [4, 4, 2]
+    assert list(chain(*found)) == [(f"{i}", f"-{i}") for i in range(10)]
 
 
-def test_columns_are_the_rows_own_when_more_than_a_thousand(folder):
-    names = [
-        write("a.en", "".join(f"{i}\n" for i in range(2345))),
-        write("a.de", "".join(f"-{i}\n" for i in range(2345))),
-    ]
-    assert pairs(train=names) == [(f"{i}", f"-{i}") for i in range(2345)]
+def test_columns_are_the_rows_own_when_more_than_are_handled_together(folder, monkeypatch):
+    monkeypatch.setattr("pipeline.data.corpora.BATCH", 3)
+    names = [write("a.en", "".join(f"{i}\n" for i in range(10))), write("a.de", "".join(f"-{i}\n" for i in range(10)))]
+    assert pairs(train=names) == [(f"{i}", f"-{i}") for i in range(10)]
+
+
+def test_reading_goes_on_after_the_shards_that_are_there(folder):
+    names = [write("a.en", "1\n2\n3\n4\n5\n"), write("a.de", "a\nb\nc\nd\ne\n")]
+    interrupted = load(CorpusConfig(train=names), "train", Path("arrow"), 2)
+    written = next(interrupted).path.stat().st_mtime_ns
+    expected = [[("1", "a"), ("2", "b")], [("3", "c"), ("4", "d")], [("5", "e")]]
+    assert shards("arrow", 2, train=names) == expected
+    assert Path("arrow/00000.arrow").stat().st_mtime_ns == written
+    os.remove("a.en")  # nothing is read again
+    assert shards("arrow", 2, train=names) == expected
+
+
+def test_three_pairs_are_shown_and_no_more(folder, capsys):
+    lines = ["one\x1b[31m", "two", "x" * 500, "four"]
+    pairs(train=[write("a.en", "\n".join(lines)), write("a.de", "eins\nzwei\ndrei\nvier")])
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, *shown = err.splitlines()
+    assert "train" in first and "a.en, a.de" in first
+    assert shown == ["    one[31m  |||  eins", "    two  |||  zwei", f"    {'x' * 79}…  |||  drei"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +100,7 @@ def test_empty_files_are_no_data(folder):
 
 def test_no_training_data_is_refused(folder):
     with pytest.raises(ValueError, match="corpora.train is empty"):
-        pairs()
+        identity(CorpusConfig())
 
 
 TSV = 'src\ttgt\n"Hello\tHallo\n\n5" long\t5" lang\textra\n"Yes"\t"Ja"\n'
@@ -171,5 +202,4 @@ def test_settings_that_a_kind_does_not_read_are_no_part_of_its_identity(folder):
     plain, _ = identity(CorporaConfig(train=names))
     assert plain == identity(CorporaConfig(train=names, source_language="fr", source_column="x", name="y"))[0]
     assert plain != identity(CorporaConfig(train=names, encoding="latin-1"))[0]
-    assert plain != identity(CorporaConfig(train=names, valid_size=3))[0]
-    assert plain != identity(CorporaConfig(train=[], valid=names))[0]
+    assert plain != identity(CorporaConfig(train=names, valid=names))[0]
