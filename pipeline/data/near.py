@@ -114,6 +114,9 @@ class NearOverlap:
         self._seen = np.zeros(1 << SEEN_BITS, dtype=bool)
         self._seen[self._hashes >> np.uint64(64 - SEEN_BITS)] = True
 
+    def __reduce__(self):
+        return NearOverlap, (self._texts, self._least)  # some hundred kilobytes, instead of eight megabytes
+
     def find(self, folded: Sequence[str]) -> np.ndarray:
         """A mask [texts]."""
         near = np.zeros(len(folded), dtype=bool)

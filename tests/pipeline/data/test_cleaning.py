@@ -5,6 +5,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,6 +172,20 @@ def test_each_rule_is_a_setting_s_first_word_and_each_setting_s_is_a_rule():
     named = re.findall(r'^    """``(\w+)``: ', text[0], re.MULTILINE)
     later = {"duplicate", "duplicate_source", "duplicate_target", "near_duplicate", "overlap", "near_overlap"}
     assert {*named} - later == {*REPAIRS, *RULES} - {"empty"}
+
+
+def test_the_overlay_for_the_web_asks_every_rule_and_keeps_ordinary_pairs():
+    overlay = yaml.safe_load((Path(__file__).parents[3] / "configs" / "clean_web.yaml").read_text("utf-8"))
+    settings = CleaningConfig(**overlay["cleaning"])
+    assert all(rule(settings, ("en", "de")) for rule in RULES.values())
+    assert all(getattr(settings, name) == {"mojibake": "repair", "markup": "strip"}[name] for name in REPAIRS)
+    pair = (
+        "On 3 May 1,200 people came &amp; saw www.example.org.",
+        "Am 3. Mai kamen 1.200 Leute & sahen www.example.org.",
+    )
+    kept, report = cleaned([pair, ("Home", "Startseite"), (pair[1], pair[0])], **overlay["cleaning"])
+    assert kept == [(pair[0].replace("&amp;", "&"), pair[1]), ("Home", "Startseite")]
+    assert (report.dropped, report.repaired) == ({"wrong_language": 1}, {"markup": 2})
 
 
 @pytest.mark.parametrize(
