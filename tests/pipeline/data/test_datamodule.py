@@ -1,5 +1,7 @@
 import pickle
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +10,12 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from pipeline.data.batching import Batch
-from pipeline.data.datamodule import EncodedPairs, TranslationData
+from pipeline.data.config import CorporaConfig, CorpusConfig
+from pipeline.data.datamodule import TranslationData
+from pipeline.data.encoded import EncodedPairs
 from pipeline.data.preparation import prepare
 from pipeline.data.tokenizer import EOS_ID, PAD_ID
+from tests.pipeline.data.conftest import write_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -74,7 +79,10 @@ def test_ranks_share_the_validation_pairs_without_repeating_any(data, world_size
     assert {batch.update_tokens for batch in batches} == {tokens}
 
 
-def test_workers_change_nothing(configuration, data):
+@pytest.mark.parametrize("regularisation", [0, 0.2])
+def test_workers_change_nothing(configuration, regularisation):
+    configuration = regularised(configuration, regularisation)
+    data = TranslationData(configuration, prepare(configuration))
     with_workers = TranslationData(
         replace(configuration, batching=replace(configuration.batching, num_workers=2)), data.prepared
     )
@@ -99,6 +107,82 @@ def test_pairs_sent_to_a_worker_carry_no_ids(data):
     assert isinstance(again, EncodedPairs)
     assert (again.source_lengths == data.train.source_lengths).all()
     assert len(sent) < 5000
+
+
+def two_corpora(configuration, **settings):
+    """The sixty pairs as a corpus of which an epoch reads a third, and a small one that it reads three times."""
+    folder = Path(configuration.output.data).parent
+    small = [
+        write_lines(folder / f"small.{side}", [f"{side} small {n} ra ke" for n in range(9)]) for side in ("a", "b")
+    ]
+    corpora = configuration.corpora
+    parts = [CorpusConfig(train=corpora.train, weight=1 / 3), CorpusConfig(train=small, weight=3)]
+    both = CorporaConfig(parts=parts, valid_size=7, test_size=0, **settings)
+    return replace(configuration, corpora=both)
+
+
+def test_corpora_are_read_as_often_as_their_weights_say(configuration):
+    data = TranslationData(two_corpora(configuration), prepare(two_corpora(configuration)))
+    first, second = data.sizes
+    assert data.reads == [round(first / 3), 3 * second]
+    updates = len(at(data).train_dataloader())
+    read = Counter()
+    for epoch in range(3):
+        batches = list(at(data, global_step=epoch * updates).train_dataloader())
+        assert len(batches) == updates
+        read.update(row for batch in batches for row in sentences(batch))
+    corpus = {tuple(row["source_ids"]): row["corpus"] for row in data.prepared.train}
+    assert {count for row, count in read.items() if corpus[row] == 1} == {9}
+    assert sum(count for row, count in read.items() if corpus[row] == 0) == 3 * data.reads[0]
+    assert {count for row, count in read.items() if corpus[row] == 0} <= {1, 2}
+
+
+def regularised(configuration, amount=0.3, **batching):
+    return replace(
+        configuration,
+        tokenizer=replace(configuration.tokenizer, vocab_size=90, regularisation=amount),
+        batching=replace(configuration.batching, **batching),
+    )
+
+
+def test_training_reads_other_segmentations_of_the_same_text_every_epoch(configuration):
+    configuration = regularised(configuration)
+    data = TranslationData(configuration, prepare(configuration))
+    updates = len(at(data).train_dataloader())
+    epochs = [list(at(data, global_step=number * updates).train_dataloader()) for number in (0, 1, 0)]
+    seen = [[row for batch in batches for row in sentences(batch)] for batches in epochs]
+    assert seen[0] == seen[2]
+    assert {*seen[0]} != {*seen[1]} != {*map(tuple, data.prepared.train["source_ids"])}
+    for rows in seen:
+        assert sorted(data.prepared.tokenizers.source.decode(rows)) == sorted(data.prepared.train["source"])
+    targets = [batch.target_out[batch.target_out != PAD_ID] for batch in epochs[0]]
+    expected = sum(batch.update_tokens for batch in epochs[0])
+    assert sum(map(len, targets)) == pytest.approx(expected, rel=0.1)
+    best = [row for batch in at(data).val_dataloader() for row in sentences(batch)]
+    assert sorted(best) == sorted(map(tuple, data.prepared.valid["source_ids"]))
+
+
+@pytest.mark.parametrize("max_tokens", [256, 14])
+def test_segmentations_keep_to_the_budget_and_the_limits(configuration, max_tokens):
+    configuration = regularised(configuration, 0.9, max_source_tokens=max_tokens, max_target_tokens=max_tokens)
+    data = TranslationData(configuration, prepare(configuration))
+    longer = 0
+    for batch in at(data).train_dataloader():
+        assert len(batch.source) == 1 or max(batch.source.numel(), batch.target_in.numel()) <= 100
+        assert max(batch.source.size(1), batch.target_in.size(1)) <= max_tokens + 1
+        longer += int((batch.source != PAD_ID).sum()) - len(batch.source)
+    assert longer > sum(len(ids) for ids in data.prepared.train["source_ids"] if len(ids) <= max_tokens)
+
+
+def test_a_tag_stays_before_every_segmentation(configuration):
+    configuration = regularised(configuration)
+    configuration = replace(configuration, corpora=replace(configuration.corpora, tags=True))
+    data = TranslationData(configuration, prepare(configuration))
+    tag = data.prepared.tokenizers.source.tags["de"]
+    for loader in (at(data).train_dataloader(), at(data).val_dataloader()):
+        assert all(
+            (batch.source[:, 0] == tag).all() and (batch.source == tag).sum() == len(batch.source) for batch in loader
+        )
 
 
 class Recorder(LightningModule):
@@ -136,6 +220,16 @@ def train(configuration, folder, max_steps, resume=None, every=None):
     )
     trainer.fit(module, datamodule=TranslationData(configuration, prepare(configuration)), ckpt_path=resume)
     return module.seen
+
+
+def test_weights_and_segmentations_are_resumed_exactly(configuration, tmp_path):
+    configuration = two_corpora(regularised(configuration))
+    updates = len(at(TranslationData(configuration, prepare(configuration))).train_dataloader())
+    whole = train(configuration, tmp_path, max_steps=2 * updates + 2, every=1)
+    assert {epoch for epoch, _ in whole} == {0, 1, 2}
+    for step in (2, updates, updates + 3):
+        resumed = train(configuration, tmp_path, 2 * updates + 2, resume=tmp_path / f"step={step}.ckpt")
+        assert resumed == whole[step:]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
