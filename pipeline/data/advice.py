@@ -109,10 +109,12 @@ def _of_side(
     expected, other = (_told_apart(languages[name]) for name in (side, SIDES[side == "source"]))
     for language, share in found["languages"].items() if expected else ():
         if language not in expected and share > (0.05 if language in other else 0.2):
-            exchanged = language in other and share > 0.5
-            remedy = (
-                "corpora.reverse exchanges the sides" if exchanged else "cleaning.min_language_probability drops such"
-            )
+            if share <= 0.5:
+                remedy = "cleaning.min_language_probability drops such"
+            elif language in other:
+                remedy = "corpora.reverse exchanges the sides"
+            else:
+                remedy = f"is corpora.{side}_language right?"
             yield language, f"{share:.0%} of {whose} look like {language}, not {' or '.join(languages[side])}: {remedy}"
     for sign, much, sentence in (
         ("tokenised", 0.2, "look tokenised: detokenise them, or translations will have blanks before marks as well"),

@@ -67,12 +67,13 @@ def percent(share: float) -> str:
     return f"{share:.2%}" if min(share, 1 - share) < 0.01 else f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
-def visible(character: str) -> str:
-    """A character that can be seen where it stands alone: marks on a dotted circle, others by their code."""
-    category = unicodedata.category(character)
-    if category.startswith("M"):
-        return f"◌{character}"
-    return f"U+{ord(character):04X}" if category.startswith("C") else character
+def visible(text: str) -> str:
+    """A character or a piece that can be seen where it stands alone: marks on a dotted circle, what is invisible by
+    its code."""
+    codes = (
+        f"U+{ord(character):04X}" if unicodedata.category(character)[0] == "C" else character for character in text
+    )
+    return "◌" * unicodedata.category(text[0]).startswith("M") + "".join(codes)
 
 
 class Chart(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +119,7 @@ class Side:
 
 
 Quote = tuple[float, str, str]
-"""A rank, and both sides of a pair, cut after ``LONGEST_QUOTE`` characters."""
+"""A rank, of which the lowest come first, and both sides of a pair, cut after ``LONGEST_QUOTE`` characters."""
 
 
 @dataclass
@@ -147,15 +146,15 @@ class Statistics:
             for source, target in zip(sources, targets, strict=True)
         )
         ranks = {
-            "longest": source + target,
-            "source_longer": (source + 10) / (target + 10),
-            "target_longer": (target + 10) / (source + 10),
+            "longest": -(source + target),
+            "source_longer": -(source + 10) / (target + 10),
+            "target_longer": -(target + 10) / (source + 10),
         }
         return cls(
             Side.of(sources),
             Side.of(targets),
             Histogram.of(ratios, RATIOS),
-            _quotes(-np.fromiter(checksums, float, len(sources)), SAMPLE, sources, targets),
+            _quotes(np.fromiter(checksums, float, len(sources)), SAMPLE, sources, targets),
             {name: _quotes(rank, EXTREMES, sources, targets) for name, rank in ranks.items()},
         )
 
@@ -163,9 +162,9 @@ class Statistics:
         self.source += other.source
         self.target += other.target
         self.ratio += other.ratio
-        self.sample = _first(self.sample + other.sample, SAMPLE)
+        self.sample = sorted(self.sample + other.sample)[:SAMPLE]
         for name, quotes in other.extremes.items():
-            self.extremes[name] = _first(self.extremes[name] + quotes, EXTREMES)
+            self.extremes[name] = sorted(self.extremes[name] + quotes)[:EXTREMES]
         return self
 
     @property
@@ -241,12 +240,11 @@ def _alphabet(texts: list[str]) -> Counter[str]:
 
 
 def _quotes(ranks: np.ndarray, number: int, sources: list[str], targets: list[str]) -> list[Quote]:
-    """The pairs with the highest ranks; among equals the texts decide, so that their order does not."""
-    least = np.partition(ranks, -number)[-number] if len(ranks) > number else -np.inf
-    rows = np.flatnonzero(ranks >= least).tolist()
-    cut = ((round(ranks[row].item(), 3), sources[row][:LONGEST_QUOTE], targets[row][:LONGEST_QUOTE]) for row in rows)
-    return _first(cut, number)
-
-
-def _first(quotes: Iterable[Quote], number: int) -> list[Quote]:
-    return sorted(quotes, key=lambda quote: (-quote[0], *quote[1:]))[:number]
+    """The pairs with the lowest ranks; among equals the texts decide, so that their order does not."""
+    most = np.partition(ranks, number - 1)[number - 1] if len(ranks) > number else np.inf
+    rows = np.flatnonzero(ranks <= most)
+    cut = [
+        (rank, sources[row][:LONGEST_QUOTE], targets[row][:LONGEST_QUOTE])
+        for row, rank in zip(rows.tolist(), ranks[rows].round(3).tolist(), strict=True)
+    ]
+    return sorted(cut)[:number]

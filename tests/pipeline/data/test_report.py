@@ -118,6 +118,11 @@ def test_only_what_is_not_as_usual_is_warned_of(usual):
         ("statistics.train.source.words.median", 2.0, "half of the sources have 3 words at most"),
         ("statistics.train.source.capitals", 0.0, "sources hold hardly a capital"),
         ("statistics.train.target.languages", {"de": 0.88, "en": 0.12}, "12% of targets look like en, not de: cl"),
+        (
+            "statistics.train.target.languages",
+            {"fr": 0.9, "de": 0.1},
+            "look like fr, .*: is corpora.target_language right",
+        ),
         ("statistics.valid.source.languages", {"de": 0.9, "en": 0.1}, "90% of valid's sources look like de, .*reverse"),
         ("statistics.train.source.signs.markup", 0.25, "25% of sources hold markup: cleaning.markup=strip"),
         ("statistics.train.source.signs.mojibake", 0.25, "25% of sources hold mojibake: cleaning.mojibake=repair"),
@@ -150,7 +155,7 @@ def test_what_a_corpus_looks_like_is_measured_by_its_own_languages(usual):
     parts = [usual["corpora"][0] | {"name": name} for name in ("a", "b")]
     codes = {"source": ["en"], "target": ["de", "fr"]}
     warnings = warned(usual | {"corpora": parts, "of_corpora": of_corpora, "languages": codes})
-    assert "of b's targets look like de, not fr: cleaning.min_language_probability" in warnings
+    assert "of b's targets look like de, not fr: is corpora.target_language right" in warnings
     assert warnings.count("look like") == 1
 
 
@@ -379,7 +384,9 @@ def test_nearly_all_is_not_called_all():
 
 
 def test_characters_that_cannot_be_seen_alone_are_shown():
-    assert [visible(character) for character in "a\u0301\u200b"] == ["a", "◌\u0301", "U+200B"]
+    assert [visible(character) for character in ["a", "\u0301", "\u200b", "▁a\u0301\u200f"]] == [
+        *["a", "◌\u0301", "U+200B", "▁a\u0301U+200F"],
+    ]
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
