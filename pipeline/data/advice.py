@@ -49,13 +49,13 @@ def _of_what_was_dropped(report: dict[str, Any]) -> Iterator[str]:
     for rule, count in report["dropped"].items():
         if count > read / 10:
             yield f"{count / read:.0%} of pairs dropped by {rule}: {ADVICE.get(rule, 'look at its examples')}"
-    parts = report.get("corpora", [])
+    parts = report["corpora"]
     for part in parts if len(parts) > 1 else []:
         lost = sum(part["dropped"].values())
         if lost > part["read"] / 2:
             rule = max(part["dropped"], key=part["dropped"].get)
             yield f"{part['name']}: {lost / part['read']:.0%} of its pairs were dropped, most of them by {rule}"
-    for what, count in report.get("repaired", {}).items():
+    for what, count in report["repaired"].items():
         if count > read / 20:
             yield f"{what} was repaired in {count / read:.0%} of pairs: {ADVICE.get(what, 'look at the corpus')}"
 
@@ -66,7 +66,7 @@ def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
         if pairs < 200:
             amount = f"{pairs} pair{'s' * (pairs != 1)}" if pairs else "no pairs"
             yield f"{name} has {amount}: scores on so few say little"
-    shared = sum(report.get("overlap", {}).values())
+    shared = sum(report["overlap"].values())
     if shared > report["read"]["train"] / 100:
         yield (
             f"held-out sentences overlap: {shared:,} training pairs share a side with valid or test"
@@ -85,10 +85,10 @@ def _of_held_out_data(report: dict[str, Any]) -> Iterator[str]:
 
 def _of_text(report: dict[str, Any]) -> Iterator[str]:
     """Of each training corpus, and of valid and test what is not true of these."""
-    parts = [
-        (f"{part['name']}'s ", found) for part, found in zip(report["corpora"], report["of_corpora"], strict=False)
+    parts = zip(report["corpora"], report["of_corpora"], strict=False)  # none of a single one
+    train = [(f"{part['name']}'s ", found) for part, found in parts] or [
+        ("", report["statistics"]["train"] | {"languages": report["languages"]})
     ]
-    train = parts or [("", report["statistics"]["train"] | {"languages": report["languages"]})]
     said = set()
     for whose, found in train:
         for side in SIDES:
@@ -123,7 +123,7 @@ def _of_side(
     ):
         if found["signs"][sign] > much:
             yield sign, f"{found['signs'][sign]:.0%} of {whose} {sentence}"
-    if {"Latin", "Cyrillic", "Greek"} & set(found["scripts"]) and found["capitals"] < 0.001:
+    if _main_script(found) in ("Latin", "Cyrillic", "Greek") and found["capitals"] < 0.001:
         yield "capitals", f"{whose} hold hardly a capital: what learns from text in lower case writes such"
 
 
@@ -189,4 +189,5 @@ def _told_apart(languages: list[str]) -> set[str]:
 
 
 def _main_script(side: dict[str, Any]) -> str:
-    return max(side["scripts"], key=lambda name: side["scripts"][name]["characters"], default="")
+    """The one with most characters, which comes first."""
+    return next(iter(side["scripts"]), "")

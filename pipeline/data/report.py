@@ -180,7 +180,7 @@ def _coverage(counts: np.ndarray, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _unknown_characters(alphabet: Counter[str], tokenizer: Tokenizer) -> dict[str, int]:
-    """The most frequent characters that have no piece."""
+    """The characters that have no piece, the most frequent first."""
     characters = [character for character, _ in alphabet.most_common()]
     encoded = zip(characters, tokenizer.encode(characters), strict=True)
     return {character: alphabet[character] for character, ids in encoded if UNK_ID in ids}

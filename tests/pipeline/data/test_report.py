@@ -165,6 +165,11 @@ def test_a_corpus_without_digits_is_told():
     assert "no digit" not in warned(reported(["in 1999"] * 9, ["im Anfang"] * 9))
 
 
+def test_a_few_small_letters_among_others_do_not_make_lower_case():
+    chinese = [f"第{number}个文件 file 在这里。" for number in range(300)]
+    assert "hold hardly a capital" not in warned(reported(chinese, ENGLISH, ("zh", "en")))
+
+
 def test_twice_the_characters_are_usual_between_scripts():
     chinese = ["老房子站在河边。" + "很好" * (number % 5) for number in range(300)]
     assert "times the characters" not in warned(reported(chinese, ENGLISH, ("zh", "en")))
