@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pipeline.data.config import CorpusConfig
 from pipeline.data.files import expand, expand_couples
 from pipeline.data.language_tags import language_matches
-from pipeline.data.lines import LONGEST, open_binary, read_lines
+from pipeline.data.lines import LONGEST, open_binary, quoted, read_lines
 from pipeline.data.packages import fetch
 
 LARGEST = 1 << 28
@@ -168,7 +168,7 @@ def read_header(file: str | Path) -> Header:
             form = c2py(plural[1])
             header = header._replace(singular=form(1), plural=form(MANY))
     except (LookupError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{file}: its header cannot be understood ({error}): correct it") from None
+        raise ValueError(f"{file}: its header cannot be understood ({quoted(error)}): correct it") from None
     return header
 
 
@@ -267,7 +267,7 @@ def _compiled(file: str | Path, charset: str) -> Iterator[Entry]:
             text, *plural = message.split("\0")
             yield Entry(context, text, plural[0] if plural else None, dict(enumerate(translation.split("\0"))))
     except (KeyError, struct.error, ValueError) as error:
-        reason = "it does not begin like one" if isinstance(error, KeyError) else error
+        reason = quoted("it does not begin like one" if isinstance(error, KeyError) else error)
         raise ValueError(f"{file} is no compiled catalog, or broken ({reason}): fetch or compile it again") from None
 
 

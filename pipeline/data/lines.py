@@ -75,6 +75,11 @@ def shown(path: str | Path) -> str:
     return "the standard input" if str(path) == "-" else str(path)
 
 
+def quoted(text: object) -> str:
+    """How messages quote what is in a file: on one line, and not all of it."""
+    return "".join(character if character.isprintable() else " " for character in str(text)[:200])
+
+
 @contextlib.contextmanager
 def open_binary(path: str | Path) -> Iterator[io.BufferedReader]:
     """A file, or the standard input (``-``), unpacked where its name or its content says that it is compressed.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.data.config import CorpusConfig
-from pipeline.data.lines import read_lines
+from pipeline.data.lines import quoted, read_lines
 
 LISTS = ("language", "translation")
 """Columns inside another that hold a list each: how sets of the Hub keep translations into any languages."""
@@ -62,7 +62,7 @@ def _picked(corpus: CorpusConfig, rows: Iterable[tuple[int, list[str]]], name: s
 def _place(header: list[str], column: str, name: str) -> int:
     if column not in header:
         raise ValueError(
-            f"{name} has no column {column}, only {', '.join(header)[:200]}: set corpora.source_column and "
+            f"{name} has no column {column}, only {quoted(', '.join(header))}: set corpora.source_column and "
             "corpora.target_column to names in its first row, or to numbers from 1 if it has no header"
         )
     return header.index(column)
@@ -144,8 +144,8 @@ def column_paths(corpus: CorpusConfig, schema: pa.Schema, name: str) -> list[lis
             names += [f"translation.{language}", language]
         found = [path for path in (_path(schema, name) for name in names) if path]
         if column and not found:
-            columns = ", ".join(_leaves(schema))
-            raise ValueError(f"{name} has no text column {column}, only {columns[:300]}: set corpora.{side}_column")
+            columns = quoted(", ".join(_leaves(schema)))
+            raise ValueError(f"{name} has no text column {column}, only {columns}: set corpora.{side}_column")
         paths += found[:1]
     return paths
 
@@ -200,8 +200,8 @@ def _leaves(fields: pa.Schema | pa.StructType, inside: str = "") -> Iterator[str
 def _readable(name: str, kind: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, UnicodeError, OSError) as error:
         if getattr(error, "errno", None):  # the file cannot even be opened
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        raise ValueError(f"{name} is not {kind}, or broken: {reason}: fetch or write it again") from None
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"{name} is not {kind}, or broken: {quoted(reason)}: fetch or write it again") from None

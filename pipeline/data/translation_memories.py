@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.language_tags import language_matches
-from pipeline.data.lines import LONGEST, open_binary
+from pipeline.data.lines import LONGEST, open_binary, quoted
 
 BLOCK = 1 << 16
 DEEPEST = 256
@@ -66,7 +66,7 @@ def _pairs(corpus: CorpusConfig, names: list[str], form: Form) -> Iterator[Row]:
         if units.languages and not all(map(any, zip(*units.languages.values(), strict=True))):
             raise ValueError(
                 f"{name} has nothing in {corpus.source_language} and {corpus.target_language}, only in "
-                f"{', '.join(sorted(units.languages))}: set corpora.source_language and corpora.target_language"
+                f"{quoted(', '.join(sorted(units.languages)))}: set corpora.source_language and corpora.target_language"
             )
 
 
@@ -100,8 +100,8 @@ class _Units:
                 raise ValueError(f"a tag or a comment of more than {LONGEST:,} bytes")
         except (ValueError, LookupError, expat.ExpatError) as error:
             reason = expat.ErrorString(error.code) if isinstance(error, expat.ExpatError) else error
-            line = self.parser.CurrentLineNumber
-            raise ValueError(f"{name}, line {line}: {reason}: correct it there, or export the file again") from None
+            place = f"{name}, line {self.parser.CurrentLineNumber}"
+            raise ValueError(f"{place}: {quoted(reason)}: correct it there, or export the file again") from None
 
     def doctype(self, root: str, system: str | None, public: str | None, has_declarations: bool) -> None:
         if has_declarations:

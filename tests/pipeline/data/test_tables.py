@@ -83,11 +83,12 @@ def test_quoted_cells_of_csv_may_hold_commas_quotes_and_line_ends():
     ("content", "place"),
     [
         ('source,target\na,"b\nc,d\n', "line 3: unexpected end of data"),
+        ('"sou\nrce",target\n', "has no column source, only sou rce, target: set"),
         ('source,target\na,"b"c\n', "line 2: ',' expected after '\"'"),
         ("source,target\na,b\rc,d\n", "line 2: new-line character seen in unquoted field"),
         ("source,target\n\na,b\nc\n", "row 4: 1 columns, but 2 are needed"),
         ('source,target\na,"' + "x" * 200_000 + '"\n', "line 2: field larger than field limit"),
-        ("source\ttarget\n", "has no column source, only source\ttarget: set corpora.source_column"),
+        ("source\ttarget\n", "has no column source, only source target: set corpora.source_column"),
     ],
 )
 def test_broken_csv_is_named_with_its_line(content, place):
