@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 from pipeline.data.config import PreparationConfig
 
+PATIENCE = 10.0
+"""Seconds to wait for a scheduler."""
+
 AHEAD = 2
 """Pieces for each worker that wait or are being done."""
 
@@ -91,7 +94,7 @@ class Workers:
 
     def _call(self) -> Executor:
         if self._executor is None and self.config.scheduler:
-            self._executor = self._stack.enter_context(contextlib.closing(self._cluster()))
+            self._executor = self._cluster()
         elif self._executor is None:
             # Started afresh rather than forked: this process may have threads, of torch or of a bar.
             context = multiprocessing.get_context("spawn")
@@ -105,7 +108,7 @@ class Workers:
         except ImportError:
             raise ValueError("preparation.scheduler needs distributed: pip install 'dragoman[dask]'") from None
         try:
-            client = Client(self.config.scheduler, timeout=10, set_as_default=False)
+            client = Client(self.config.scheduler, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ValueError(f"preparation.scheduler={self.config.scheduler} cannot be reached: {reason}") from None
