@@ -126,10 +126,11 @@ class CorporaConfig(CorpusConfig):
         for name in ("valid_size", "test_size", "split_seed"):
             require(getattr(self, name) >= 0, f"corpora.{name}={getattr(self, name)} must be 0 or more")
         require(self.temperature >= 1, f"corpora.temperature={self.temperature} must be at least 1")
-        require(
-            not (self.parts and self.train),
-            "corpora.train and corpora.parts both name training data: make the former one of the parts",
-        )
+        for name in ("train", "valid", "test"):
+            require(
+                not (self.parts and getattr(self, name)),
+                f"corpora.{name} and corpora.parts both name data: move the former into one of the parts",
+            )
 
     @property
     def each(self) -> list[CorpusConfig]:

@@ -58,6 +58,7 @@ def load(
     read_whole = folder / "read_whole"
     folder.mkdir(parents=True, exist_ok=True)
     rows = iter(()) if read_whole.exists() else _rows(corpus, split)
+    total = 0
     for number in count():
         path = folder / f"{number:05}.arrow"
         if path.exists():
@@ -68,8 +69,10 @@ def load(
             num_rows = write_arrow(path, SCHEMA, _columns(islice(chain([first], rows), shard_pairs), advance))
         else:
             break
+        total += num_rows
         yield Shard(path, num_rows)
     read_whole.touch()
+    print(f"    {total:,} pair{'s' * (total != 1)}", file=sys.stderr)
 
 
 def identity(corpus: CorpusConfig) -> tuple[dict, list[Path]]:

@@ -69,14 +69,14 @@ def test_reading_goes_on_after_the_shards_that_are_there(folder):
     assert shards("arrow", 2, train=names) == expected
 
 
-def test_three_pairs_are_shown_and_no_more(folder, capsys):
+def test_three_pairs_are_shown_and_all_counted(folder, capsys):
     lines = ["one\x1b[31m", "two", "x" * 500, "four"]
     pairs(train=[write("a.en", "\n".join(lines)), write("a.de", "eins\nzwei\ndrei\nvier")])
     out, err = capsys.readouterr()
     assert out == ""
     first, *shown = err.splitlines()
     assert "train" in first and "a.en, a.de" in first
-    assert shown == ["    one[31m  |||  eins", "    two  |||  zwei", f"    {'x' * 79}…  |||  drei"]
+    assert shown == ["    one[31m  |||  eins", "    two  |||  zwei", f"    {'x' * 79}…  |||  drei", "    4 pairs"]
 
 
 @pytest.mark.parametrize(
