@@ -22,7 +22,7 @@ class CorpusConfig:
     ``jsonl``: one object a line. ``parquet``, ``arrow``: columns of such files. ``hub``: a data set of the Hugging Face
     Hub, or a local folder of the same layout. ``tmx``: translation memories. ``xliff``: XLIFF 1.2 or 2. ``gettext``:
     catalogs (.po, .mo), folders of them, or a Debian package. ``verses``: two eBible files, a verse a line. ``sword``:
-    two Bible modules aligned by verse. Files may be compressed (gz, bz2, xz, zst)."""
+    two Bible modules aligned by verse. Files but ``parquet`` and ``arrow`` may be compressed (gz, bz2, xz, zst)."""
 
     source_language: str = "en"
     """Code of the language translated from."""
@@ -46,7 +46,8 @@ class CorpusConfig:
 
     source_column: str = "source"
     """``tsv``, ``csv``, ``jsonl``, ``parquet``, ``arrow``, ``hub``: the source's column by name (dots reach inside:
-    ``translation.en``), or, for a ``tsv`` or ``csv`` without a header, by number from 1."""
+    ``translation.en``), or, for a ``tsv`` or ``csv`` without a header, by number from 1. ``parquet``, ``arrow``,
+    ``hub``: ``translation.en`` or ``en``, by the language, need not be named."""
 
     target_column: str = "target"
     """The target's column, in the form of ``source_column``."""

@@ -26,9 +26,10 @@ def hub_pairs(corpus: CorpusConfig, splits: list[str]) -> Iterator[tuple[str | N
             )
         except Exception as error:  # of many kinds: datasets', huggingface_hub's, httpx's
             raise ValueError(f"corpora.name={corpus.name}: {_reason(error)}") from error
-        paths = column_paths(corpus, rows.features.arrow_schema, f"corpora.name={corpus.name}")
+        name = f"corpora.name={corpus.name}"
+        paths = column_paths(corpus, rows.features.arrow_schema, name)
         columns = list(dict.fromkeys(path[0] for path in paths))
-        yield from column_pairs(paths, rows.select_columns(columns).with_format("arrow").iter(BATCH))
+        yield from column_pairs(paths, rows.select_columns(columns).with_format("arrow").iter(BATCH), name)
 
 
 def local_files(corpus: CorpusConfig) -> list[Path]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.data.config import CorpusConfig
-from pipeline.data.lines import quoted, read_lines
+from pipeline.data.lines import LONGEST, quoted, read_lines
 
 LISTS = ("language", "translation")
 """Columns inside another that hold a list each: how sets of the Hub keep translations into any languages."""
@@ -33,14 +33,35 @@ def tsv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...
 def csv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:
     """Comma-separated columns (RFC 4180): a cell in quotes may hold commas, line ends, and quotes written twice."""
     for name in names:
-        reader = csv.reader((line + "\n" for line in read_lines(name, corpus.encoding)), strict=True)
+        reader = _CsvRows(read_lines(name, corpus.encoding))
         try:
-            yield from _picked(corpus, ((reader.line_num, cells) for cells in reader), name)
+            yield from _picked(corpus, reader, name)
         except csv.Error as error:
             raise ValueError(
-                f"{name}, line {reader.line_num}: {error}: correct its quotes, or, where they are text, use "
+                f"{name}, line {reader.line}: {error}: correct its quotes, or, where they are text, use "
                 "corpora.kind=tsv"
             ) from None
+
+
+class _CsvRows:
+    """Rows with the numbers of their last lines; ``csv.Error`` where one is none, or has no end."""
+
+    def __init__(self, lines: Iterator[str]):
+        self.lines = lines
+        self.line = self.size = 0
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        for cells in csv.reader(self.ended(), strict=True):
+            yield self.line, cells
+            self.size = 0
+
+    def ended(self) -> Iterator[str]:
+        for line in self.lines:
+            self.line += 1
+            self.size += len(line)
+            if self.size > LONGEST:
+                raise csv.Error(f"a row of more than {LONGEST:,} characters")
+            yield line + "\n"
 
 
 def _picked(corpus: CorpusConfig, rows: Iterable[tuple[int, list[str]]], name: str) -> Iterator[tuple[str, ...]]:
@@ -116,7 +137,7 @@ def parquet_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str 
             paths = column_paths(corpus, file.schema_arrow, name)
             wanted = [".".join(path) for path in paths] + [f"{path[0]}.{name}" for path in paths for name in LISTS]
             batches = file.iter_batches(BATCH, columns=wanted)  # which leaves out those that are not there
-            yield from column_pairs(paths, batches)
+            yield from column_pairs(paths, batches, name)
 
 
 def arrow_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
@@ -128,7 +149,7 @@ def arrow_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | 
             reader = pa.ipc.open_stream(file) if is_stream else pa.ipc.open_file(file)
             batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
             paths = column_paths(corpus, reader.schema, name)
-            yield from column_pairs(paths, batches)
+            yield from column_pairs(paths, batches, name)
 
 
 def column_paths(corpus: CorpusConfig, schema: pa.Schema, name: str) -> list[list[str]]:
@@ -150,12 +171,17 @@ def column_paths(corpus: CorpusConfig, schema: pa.Schema, name: str) -> list[lis
     return paths
 
 
-def column_pairs(paths: list[list[str]], batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[tuple]:
+def column_pairs(
+    paths: list[list[str]], batches: Iterable[pa.RecordBatch | pa.Table], name: str
+) -> Iterator[tuple[str | None, ...]]:
     """Rows of the columns at the paths."""
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH):  # a batch may be a whole mapped file
             rows = batch.slice(start, BATCH)
-            yield from zip(*(_strings(rows.column(path[0]), path[1:]) for path in paths), strict=True)
+            columns = [_strings(rows.column(path[0]), path[1:]) for path in paths]
+            if any(len(text) > LONGEST for texts in columns for text in texts if text):
+                raise ValueError(f"{name}: a text of more than {LONGEST:,} characters: divide it, or leave it out")
+            yield from zip(*columns, strict=True)
 
 
 def _strings(column: pa.Array | pa.ChunkedArray, inside: list[str]) -> list[str | None]:
