@@ -2,7 +2,7 @@
 
 from pipeline.cli import Given, main
 from pipeline.config import SearchConfig
-from pipeline.inference.evaluation import evaluate_files, show
+from pipeline.inference.evaluation import evaluate_files, show, show_all
 
 
 def evaluate(
@@ -11,6 +11,7 @@ def evaluate(
     reference: str = "",
     hypothesis: list[str] = [],
     target_language: str = "",
+    to: str = "",
     compatibility: bool = False,
     json: str = "",
     search: Given[SearchConfig] = Given(),
@@ -23,13 +24,14 @@ def evaluate(
         reference: their translations by people, as they are: neither tokenised nor lower-cased
         hypothesis: files of translations to score, without a model
         target_language: code that decides how BLEU tells words (zh, ja, ko); by default the model's
+        to: of models of several languages (corpora.tags), the one to translate into; without it, all held-out ones
         compatibility: add the lower-cased BLEU that older papers' comes closest to
         json: file for the scores in JSON; - for stdout
     """
     if model and not hypothesis:
         from pipeline.inference.held_out import evaluate_models  # slow to import: not for --help
 
-        show(*evaluate_models(model, source, reference, target_language, compatibility, search), json)
+        show_all(evaluate_models(model, source, reference, target_language, compatibility, search, to), json)
     elif hypothesis and reference and not model and not source:
         show(*evaluate_files(hypothesis, reference, target_language, compatibility), json)
     else:

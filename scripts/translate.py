@@ -11,6 +11,7 @@ def translate(
     /,
     *,
     model: str,
+    to: str = "",
     input: str = "-",
     output: str = "-",
     format: Literal["auto", "text", "jsonl"] = "auto",
@@ -31,6 +32,7 @@ def translate(
     Args:
         sentences: What to translate, instead of an input.
         model: A run folder (its best model), a model folder, or a checkpoint; several, with commas, translate as one.
+        to: The language to translate into, of a model of several (corpora.tags).
         input: A file, plain or gzipped; - is the standard input, answered as it comes.
         output: A file, there when complete; the same command again goes on with what is in FILE.partial. - is stdout.
         format: Of the input; jsonl (auto: where the name ends so) has an object a line, and may have prefix and terms.
@@ -48,7 +50,7 @@ def translate(
     from pipeline.inference import documents, records  # slow to import: not for --help
 
     form = records.Form.chosen(format, "" if sentences else input, json, source_column, nbest, scores, add)
-    how = {"engine": engine, "precision": precision, "document": document, "protect": protect}
+    how = {"engine": engine, "precision": precision, "document": document, "protect": protect, "to": to}
     documents.translate(model.split(","), sentences or input, output, form, search, devices, **how)
 
 

@@ -114,6 +114,10 @@ class Tokenizers(NamedTuple):
         tag = [self.source.tags[language]] if language else []
         return [tag + ids for ids in self.source.encode(sentences)]
 
+    def language_of(self, source: Sequence[int]) -> str:
+        """The language that the ids of a source ask for; none where they begin without a tag."""
+        return next((language for language, id in self.source.tags.items() if [id] == list(source[:1])), "")
+
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizers":
         """Read ``tokenizer.model``, or ``tokenizer.source.model`` and ``tokenizer.target.model``."""

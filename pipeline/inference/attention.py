@@ -11,7 +11,7 @@ from models.attention_maps import attention_maps
 from pipeline.config import SearchConfig, require
 from pipeline.data.batching import collate
 from pipeline.data.cleaning import normalise
-from pipeline.data.tokenizer import BOS_ID, EOS_ID, SPECIAL_PIECES, UNK_ID, Tokenizer
+from pipeline.data.tokenizer import BOS_ID, EOS_ID, SPECIAL_PIECES, UNK_ID, Tokenizer, tag
 from pipeline.inference.alignment import alignment, raw_words
 from pipeline.inference.translator import Translator
 
@@ -36,6 +36,8 @@ class Attended:
     kinds: dict[str, Heads]
     """Those of ``encoder``, ``decoder`` and ``cross`` that the model has."""
     unicode_form: str
+    num_tags: int = 0
+    """Tokens before those of the sentence."""
 
     def layer(self, number: int = 0) -> int:
         """The layer of cross-attention that words are aligned by, from 1.
@@ -52,7 +54,8 @@ class Attended:
     def alignment(self, layer: int = 0) -> list[tuple[int, int]]:
         """Pairs of words of the sentence and the translation, by their numbers between blanks, from 0."""
         _, weights, queries, keys = self.kinds["cross"]
-        pairs = alignment(weights[self.layer(layer) - 1].mean(0), keys, queries)
+        tags = self.num_tags
+        pairs = alignment(weights[self.layer(layer) - 1].mean(0)[:, tags:], keys[tags:], queries)
         source, target = (raw_words(text, self.unicode_form) for text in (self.sentence, self.translation))
         return sorted({(source[i], target[j]) for i, j in pairs})
 
@@ -75,9 +78,11 @@ def attended(
     if translation is None:
         (translation,) = translator.translate([sentence], search)
         what = "model's own translation"
+    (tagged_ids,), tags = translator.source_ids([sentence]), [tag(translator.to)] if translator.to else []
     target_ids, target = _encode(translator, translator.tokenizers.target, what, translation, search)
 
-    batch = collate([(source_ids, target_ids)], update_tokens=0)
+    source = tags + source
+    batch = collate([(tagged_ids, target_ids)], update_tokens=0)
     device = next(translator.engine.model.parameters()).device
     maps = attention_maps(translator.engine.model, batch.source.to(device), batch.target_in.to(device))
     bos, eos = [SPECIAL_PIECES[BOS_ID]], [SPECIAL_PIECES[EOS_ID]]
@@ -91,7 +96,7 @@ def attended(
         for (name, (title, queries, keys)), layers in zip(tokens.items(), maps, strict=True)
         if layers
     }
-    return Attended(sentence, translation, kinds, translator.unicode_form)
+    return Attended(sentence, translation, kinds, translator.unicode_form, len(tags))
 
 
 def _encode(

@@ -81,11 +81,18 @@ def load(
     precision: str = "auto",
     document: bool = False,
     protect: Sequence[str] = (),
+    to: str = "",
     device: torch.device | None = None,
 ) -> Translator:
-    """What translates: a model, or several, on an engine (``Translator.load``); with ``document``, each row as running
-    text (``ParagraphTranslator``); with ``protect``, spans of these kinds unchanged (``ProtectingTranslator``)."""
-    translator = Translator.load(models, device, precision, engine)
+    """What translates: a model, or several, on an engine, into a language (``Translator.load``); with ``document``,
+    each row as running text (``ParagraphTranslator``); with ``protect``, spans of these kinds unchanged
+    (``ProtectingTranslator``).
+
+    Raises:
+        ValueError: also if the model has several languages, and none is asked for.
+    """
+    translator = Translator.load(models, device, precision, engine, to)
+    translator.source_ids([])  # says at once, not at the first row, that a language is to be chosen
     if protect:
         translator = ProtectingTranslator(translator, protect)
     return ParagraphTranslator(translator) if document else translator

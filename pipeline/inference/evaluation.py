@@ -203,6 +203,14 @@ def show(evaluations: Sequence[Evaluation], on: EvaluationSet, json_path: str = 
         Path(json_path).write_text(as_json(evaluations, on, p_values), encoding="utf-8")
 
 
+def show_all(results: Sequence[tuple[Sequence[Evaluation], EvaluationSet]], json_path: str = "") -> None:
+    """``show`` for each set; of several, each set's JSON has the set's name before its suffix."""
+    for evaluations, on in results:
+        path = Path(json_path)
+        several = len(results) > 1 and json_path not in ("", "-")
+        show(evaluations, on, str(path.with_name(f"{path.stem}.{on.name}{path.suffix}")) if several else json_path)
+
+
 def as_table(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> Table:
     """A row for each system, a column for each metric."""
     table = Table(title=f"{on.name}, {len(on.references)} sentences", title_justify="left", box=SIMPLE_HEAD)

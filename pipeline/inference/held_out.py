@@ -22,41 +22,53 @@ def evaluate_models(
     target_language: str = "",
     compatibility: bool = False,
     search: dict | None = None,
-) -> tuple[list[Evaluation], EvaluationSet]:
-    """Each model's evaluation, kept in its run folder as ``evaluations/NAME``.
+    to: str = "",
+) -> list[tuple[list[Evaluation], EvaluationSet]]:
+    """Each model's evaluation, kept in its run folder as ``evaluations/NAME``; for models of several directions, that
+    of each direction.
 
     Args:
         source, reference: files, one sentence a line; without them it is the models' own test set.
         search: fields of ``SearchConfig`` that take the place of each model's own.
+        to: the language of the references, for models of several; without files, the only one that is evaluated.
 
     Raises:
         ValueError: one file without the other, files of unequal length, no test set, or models with different ones.
     """
     if bool(source) != bool(reference):
         raise ValueError("--source and --reference belong together: give both, or neither for the held-out test set")
-    on = given_set(source, reference) if source else None
-    evaluations = []
+    sets = [given_set(source, reference)] if source else []
+    evaluations: list[list[Evaluation]] = []
     for path in paths:
         model = load_model(path)
         if not source:
-            its_own = own_test_set(path, model)
-            if on and (on.sources, on.references) != (its_own.sources, its_own.references):
+            its_own = own_test_sets(path, model, to)
+            if sets and [on[1:3] for on in sets] != [on[1:3] for on in its_own]:
                 raise ValueError(
                     f"{paths[0]} and {path} have different test sets: name one for both with --source and --reference"
                 )
-            on = its_own
-        on = on._replace(target_language=target_language or model.configuration.corpora.target_language)
-        bleu_tokenizer(on.target_language)
+            sets = its_own
         settings = dataclasses.replace(model.configuration.search, **(search or {}))
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)
-        translator = Translator(TorchEngine(model.model.to(device)), model.tokenizers, model.configuration)
-        translations = translator.translate(on.sources, settings)
-        evaluation = evaluate(path, translations, on, compatibility, dataclasses.asdict(settings))
-        with written_whole(evaluation_folder(Path(path), on)) as new:
-            write_evaluation(new, evaluation, on)
-        evaluations.append(evaluation)
-    return evaluations, on
+        engine = TorchEngine(model.model.to(device))
+        evaluations.append([])
+        for number, on in enumerate(sets):
+            translator = Translator(engine, model.tokenizers, model.configuration, to or _asked(on, model))
+            on = on._replace(target_language=target_language or on.target_language or translator.languages[1])
+            bleu_tokenizer(on.target_language)
+            print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)
+            translations = translator.translate(on.sources, settings)
+            evaluation = evaluate(path, translations, on, compatibility, dataclasses.asdict(settings))
+            with written_whole(evaluation_folder(Path(path), on)) as new:
+                write_evaluation(new, evaluation, on)
+            evaluations[-1].append(evaluation)
+            sets[number] = on
+    return [(list(each), on) for each, on in zip(zip(*evaluations, strict=True), sets, strict=True)]
+
+
+def _asked(on: EvaluationSet, model: LoadedModel) -> str:
+    """The language that a model with tags is asked for."""
+    return on.target_language if model.tokenizers.languages else ""
 
 
 def given_set(source: str, reference: str) -> EvaluationSet:
@@ -70,8 +82,9 @@ def given_set(source: str, reference: str) -> EvaluationSet:
     return on
 
 
-def own_test_set(path: str, model: LoadedModel) -> EvaluationSet:
-    """The raw sentences that were held out from the training of ``model``."""
+def own_test_sets(path: str, model: LoadedModel, to: str = "") -> list[EvaluationSet]:
+    """The raw sentences that were held out from the training of ``model``, a set for each of its directions, or those
+    into one language."""
     folder, corpora = Path(model.configuration.output.data), model.configuration.corpora
     remedy = "give --source and --reference, or prepare the corpus again"
     if not folder.is_dir():
@@ -84,8 +97,19 @@ def own_test_set(path: str, model: LoadedModel) -> EvaluationSet:
         )
     if not len(prepared.test):
         raise ValueError(f"{folder} holds no test data (corpora.test_size=0): {remedy}")
-    sources, references = list(prepared.test["source"]), list(prepared.test["target"])
-    return EvaluationSet("test", sources, references, corpora.target_language)
+    directions: dict[tuple[str, str], EvaluationSet] = {}
+    for pair in prepared.test.select_columns(["source", "target", "corpus"]):
+        corpus = corpora.each[pair["corpus"]]
+        direction = corpus.source_language, corpus.target_language
+        on = directions.setdefault(direction, EvaluationSet("test", [], [], corpus.target_language))
+        on.sources.append(pair["source"])
+        on.references.append(pair["target"])
+    if len(directions) > 1:
+        directions = {each: on._replace(name=f"test.{'-'.join(each)}") for each, on in directions.items()}
+    sets = [on for (_, target), on in sorted(directions.items()) if to in ("", target)]
+    if not sets:
+        raise ValueError(f"{folder} holds no test data into {to}: {remedy}")
+    return sets
 
 
 def evaluation_folder(model: Path, on: EvaluationSet) -> Path:

@@ -36,7 +36,7 @@ class ParagraphTranslator(Translator):
     """
 
     def __init__(self, translator: Translator):
-        super().__init__(translator.engine, translator.tokenizers, translator.configuration)
+        super().__init__(translator.engine, translator.tokenizers, translator.configuration, translator.to)
         self.of_sentences = translator
 
     def hypotheses(

@@ -88,7 +88,7 @@ class ProtectingTranslator(Translator):
         for kind in kinds:
             require(kind in PATTERNS, f"protect={kind} is unknown: choose among {', '.join(PATTERNS)}")
         require(bool(kinds), f"protect= names nothing: choose among {', '.join(PATTERNS)}")
-        super().__init__(translator.engine, translator.tokenizers, translator.configuration)
+        super().__init__(translator.engine, translator.tokenizers, translator.configuration, translator.to)
         self.pattern = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind in kinds))
         self.stand_ins = self._numbers_by_tokens()
 

@@ -198,10 +198,9 @@ def _alignment(
         "alignment is read from one model's attention: name a run or model folder, and only one",
     )
     texts = sentence.text, found[0].text
-    lengths = [
-        len(tokenizer.encode([normalise(text, translator.unicode_form)])[0])
-        for tokenizer, text in zip(translator.tokenizers, texts, strict=True)
-    ]
+    (source,) = translator.source_ids(texts[:1])
+    (target,) = translator.tokenizers.target.encode([normalise(texts[1], translator.unicode_form)])
+    lengths = len(source), len(target)
     if not all(lengths):
         return ""
     if lengths[0] > search.max_source_tokens:

@@ -48,9 +48,9 @@ def score_pairs(
     for first in itertools.count(1, search.tokens_per_batch):
         if not (some := list(itertools.islice(rows, search.tokens_per_batch))):
             return
-        sources, targets = (
-            tokenizer.encode([normalise(text, translator.unicode_form) for text in texts])
-            for tokenizer, texts in zip(translator.tokenizers, zip(*some, strict=True), strict=True)
+        sources = translator.source_ids([source for source, _ in some])
+        targets = translator.tokenizers.target.encode(
+            [normalise(target, translator.unicode_form) for _, target in some]
         )
         for row, (source, target) in enumerate(zip(sources, targets, strict=True), first):
             require_positions(engine.model.config, max(len(source), len(target)) + 1, f"pair {row}")
@@ -110,9 +110,9 @@ def alternatives(
     """
     search = search or translator.search
     engine = _torch_engine(translator)
-    ids, begun = (
-        tuple(tokenizer.encode([normalise(text, translator.unicode_form)])[0])
-        for tokenizer, text in zip(translator.tokenizers, (sentence, prefix), strict=True)
+    [ids], [begun] = (
+        translator.source_ids([sentence]),
+        translator.tokenizers.target.encode([normalise(prefix, translator.unicode_form)]),
     )
     require(bool(ids), "the sentence is blank: give one with words in it")
     require(
@@ -129,7 +129,7 @@ def alternatives(
     possible = int((probabilities > 0).sum())
     require(1 <= count <= possible, f"{count} alternatives are not to be had: ask for 1 to {possible}")
     best, tokens = probabilities.topk(count)
-    found = translator.search_for([Source(ids, (*begun, token)) for token in tokens.tolist()], search)
+    found = translator.search_for([Source(tuple(ids), (*begun, token)) for token in tokens.tolist()], search)
     return [
         Alternative(probability, translation) for probability, (translation,) in zip(best.tolist(), found, strict=True)
     ]
@@ -147,10 +147,12 @@ def read_pairs(source: str, target: str, table: str) -> Iterator[tuple[str, str]
         "give --source and --target, line by line, or --pairs: one file of both",
     )
     if source:
-        return KINDS["text"].read(CorporaConfig(), [source, target])
-    if table.removesuffix(".gz").endswith(".jsonl"):
-        return KINDS["jsonl"].read(CorporaConfig(), [table])
-    return KINDS["tsv"].read(CorporaConfig(source_column="1", target_column="2"), [table])
+        rows = KINDS["text"].read(CorporaConfig(), [source, target])
+    elif table.removesuffix(".gz").endswith(".jsonl"):
+        rows = KINDS["jsonl"].read(CorporaConfig(), [table])
+    else:
+        rows = KINDS["tsv"].read(CorporaConfig(source_column="1", target_column="2"), [table])
+    return ((row[0], row[1]) for row in rows)
 
 
 def write_scores(

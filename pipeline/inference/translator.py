@@ -58,13 +58,30 @@ class Translation(NamedTuple):
 class Translator:
     """An engine with its tokenizers, and the normalisation and search settings of its configuration."""
 
-    def __init__(self, engine: Engine, tokenizers: Tokenizers, configuration: Configuration):
+    def __init__(self, engine: Engine, tokenizers: Tokenizers, configuration: Configuration, to: str = ""):
+        """
+        Args:
+            to: the language to translate into, of a model that has several.
+
+        Raises:
+            ValueError: the model has no tag for it.
+        """
+        corpora, languages = configuration.corpora, tokenizers.languages
+        require(
+            not to or to in languages,
+            f"--to {to}: this model translates into {', '.join(languages)}: choose among these"
+            if languages
+            else f"--to {to}: this model has no language tags, and translates into {corpora.target_language} unasked: "
+            "leave --to out",
+        )
+        self.to = to or (languages[0] if len(languages) == 1 else "")
         self.engine = engine
         self.tokenizers = tokenizers
         self.configuration = configuration
         self.unicode_form = configuration.cleaning.unicode_form
         self.search = configuration.search
-        self.languages = configuration.corpora.source_language, configuration.corpora.target_language
+        directions = [(corpus.source_language, corpus.target_language) for corpus in corpora.each]
+        self.languages = next((each for each in directions if each[1] == self.to), directions[0])
 
     @classmethod
     def load(
@@ -73,6 +90,7 @@ class Translator:
         device: str | torch.device | None = None,
         precision: str = "auto",
         engine: str = "dragoman",
+        to: str = "",
     ) -> "Translator":
         """The model of a run folder, a model folder or a ``.ckpt``; on a GPU where there is one, unless told where.
 
@@ -81,14 +99,17 @@ class Translator:
 
         ``engine`` is ours, or ``ctranslate2`` or ``huggingface``, for one folder that ``scripts/export.py`` wrote.
 
+        ``to`` is the language to translate into, of a model that has several.
+
         Raises:
-            ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers.
+            ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers, or none
+                for that language.
         """
         paths = [paths] if isinstance(paths, str | Path) else paths
         require(len(paths) > 0, "there is no model: name at least one")
         if engine != "dragoman":
             require(len(paths) == 1, f"engine={engine} translates with one model: name one exported folder")
-            return cls(*_exported(engine, paths[0], device, precision))
+            return cls(*_exported(engine, paths[0], device, precision), to)
         loaded = [load_model(path) for path in paths]
         first = loaded[0]
         for path, other in zip(paths, loaded, strict=True):
@@ -99,7 +120,15 @@ class Translator:
             )
         engines = [TorchEngine(each.model.to(device or default_device()), precision) for each in loaded]
         engine = engines[0] if len(engines) == 1 else EnsembleEngine(engines)
-        return cls(engine, first.tokenizers, first.configuration)
+        return cls(engine, first.tokenizers, first.configuration, to)
+
+    def into(self, language: str) -> "Translator":
+        """The same model, asked for that language; for none, as it is.
+
+        Raises:
+            ValueError: the model has no tag for it.
+        """
+        return Translator(self.engine, self.tokenizers, self.configuration, language) if language else self
 
     def translate(self, sentences: Sequence[str | Sentence], search: SearchConfig | None = None) -> list[str]:
         """The best translation of each sentence; ``search`` takes the place of the model's own settings.
@@ -112,6 +141,16 @@ class Translator:
             ValueError: ``search`` allows no translation, or one too long for the model's positions.
         """
         return [found[0].text for found in self.hypotheses(sentences, search)]
+
+    def translate_into(self, languages: Sequence[str], sentences: Sequence[str], search: SearchConfig) -> list[str]:
+        """The best translation of each sentence into its own language; none is named to a model without tags."""
+        translations = [""] * len(sentences)
+        for language in sorted(set(languages)):
+            rows = [row for row, its_own in enumerate(languages) if its_own == language]
+            found = self.into(language).translate([sentences[row] for row in rows], search)
+            for row, translation in zip(rows, found, strict=True):
+                translations[row] = translation
+        return translations
 
     def stream(
         self,
@@ -176,24 +215,33 @@ class Translator:
             for texts in self._texts(hypotheses)
         ]
 
+    def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text's pieces, after the tag of the language asked for; none of a blank text.
+
+        Raises:
+            ValueError: the model has several languages, and none was asked for.
+        """
+        languages = self.tokenizers.languages
+        require(bool(self.to) or not languages, f"this model translates into {', '.join(languages)}: choose with --to")
+        encoded = self.tokenizers.encode_source([normalise(text, self.unicode_form) for text in texts], self.to)
+        return [ids if len(ids) > bool(self.to) else [] for ids in encoded]
+
     def _encode(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Iterable[int]) -> list[list[Source]]:
         """For each sentence the sources of its parts: one part, several if it is too long, none if it is blank."""
 
-        def encode(texts: Sequence[str]) -> list[list[int]]:
-            return self.tokenizers.source.encode([normalise(text, self.unicode_form) for text in texts])
-
         def count(texts: list[str]) -> list[int]:
-            return [len(ids) for ids in encode(texts)]
+            return [len(ids) for ids in self.source_ids(texts)]
 
         rows = []
-        encoded = encode([sentence.text for sentence in sentences])
+        encoded = self.source_ids([sentence.text for sentence in sentences])
         for number, sentence, ids in zip(numbers, sentences, encoded, strict=False):
             prefix, terms = self._asked(sentence, number) if ids else ((), ())
             if len(ids) <= max_tokens:
                 rows.append([Source(tuple(ids), prefix, terms)] if ids else [])
                 continue
             text = normalise(sentence.text, self.unicode_form)
-            parts = [tuple(part) for part in encode(split(text, count, max_tokens, self.languages[0])) if part]
+            divided = split(text, count, max_tokens, self.languages[0])
+            parts = [tuple(part) for part in self.source_ids(divided) if part]
             warnings.warn(
                 f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
                 f"it is translated in {len(parts)} parts{', without its terms' if terms else ''}",

@@ -49,6 +49,7 @@ class Validator:
         count = min(limits.validation_sentences, len(prepared.valid))
         pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
+        self.languages = [self.tokenizers.language_of(ids) for ids in pairs["source_ids"]]
         self.target_language = configuration.corpora.target_language
         if count:
             bleu_tokenizer(self.target_language)  # one that is missing must not end training at its first validation
@@ -89,7 +90,7 @@ class Validator:
         translator = self.translator
         greedy = replace(translator.search, beam_size=1)
         with memory_advice(f"lower search.tokens_per_batch={greedy.tokens_per_batch}"):
-            mine = translator.translate(self.sources[rank::world_size], greedy)
+            mine = translator.translate_into(self.languages[rank::world_size], self.sources[rank::world_size], greedy)
         return in_order(everyones(mine, world_size))
 
     def draw_attention(self, trainer: Trainer, name: str, folder: Path, translation: str) -> Path:
@@ -99,7 +100,7 @@ class Validator:
             ValueError: it is too long to be looked at as a whole.
         """
         with self.evaluating(trainer):
-            shown = attended(self.translator, self.sources[0], translation)
+            shown = attended(self.translator.into(self.languages[0]), self.sources[0], translation)
         (path,) = draw({name: shown.kinds["cross"]}, folder)
         return path
 

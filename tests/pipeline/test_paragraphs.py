@@ -1,6 +1,7 @@
 """Running text keeps its lines and layout; its sentences are translated by themselves."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ class UpperCase(Translator):
 
     def __init__(self, target_language="de"):
         corpora = CorporaConfig(source_language="en", target_language=target_language)
-        super().__init__(None, None, Configuration(corpora=corpora))
+        super().__init__(None, SimpleNamespace(languages=[]), Configuration(corpora=corpora))
         self.asked = []
 
     def hypotheses(self, sentences, search=None, num_hypotheses=1, numbers=None):

@@ -1,0 +1,180 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.config import ModelConfig
+from models.search import Hypothesis
+from pipeline.checkpoint import build_model, save_model
+from pipeline.config import Configuration, OutputConfig, SearchConfig
+from pipeline.data.config import CleaningConfig, CorporaConfig, CorpusConfig, TokenizerConfig
+from pipeline.data.preparation import Prepared, prepare
+from pipeline.data.tokenizer import train_tokenizers
+from pipeline.inference.attention import attended
+from pipeline.inference.documents import load
+from pipeline.inference.evaluation import show_all
+from pipeline.inference.held_out import evaluate_models
+from pipeline.inference.scoring import score_pairs
+from pipeline.inference.translator import Translator
+
+WORDS = "ra ke mi to lu ba ne so pi du".split()
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run folder of a model with random weights, for English to German and to French."""
+    folder = tmp_path_factory.mktemp("tags")
+    parts = []
+    for language, mark in (("de", "x"), ("fr", "y")):
+        lines = [" ".join(WORDS[(n * 7 + i * i + i * n) % 10] for i in range(3 + n % 5)) + f" {n}" for n in range(60)]
+        for name, rows in (("train", lines[:50]), ("test", lines[50:])):
+            (folder / f"{name}.{language}.en").write_text("".join(f"{language} {line}\n" for line in rows))
+            (folder / f"{name}.{language}").write_text("".join(f"{mark} {line}\n" for line in rows))
+        files = {
+            name: [str(folder / f"{name}.{language}.en"), str(folder / f"{name}.{language}")]
+            for name in ("train", "test")
+        }
+        parts.append(CorpusConfig(target_language=language, **files))
+    configuration = Configuration(
+        corpora=CorporaConfig(parts=parts, tags=True, valid_size=5),
+        cleaning=CleaningConfig(near_overlap=0),
+        tokenizer=TokenizerConfig(vocab_size=64),
+        model=ModelConfig(d_model=16, num_heads=2, d_ff=32, encoder_layers=1, decoder_layers=2, dropout=0.0),
+        search=SearchConfig(max_source_tokens=20, beam_size=2),
+        output=OutputConfig(data=str(folder / "data")),
+    )
+    tokenizers = prepare(configuration).tokenizers
+    torch.manual_seed(0)
+    save_model(folder / "run" / "model", build_model(configuration, tokenizers), tokenizers, configuration, {})
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def translator(run) -> Translator:
+    return Translator.load(run, device="cpu")
+
+
+class Echo:
+    """An engine that says what it is given, as ids."""
+
+    def __init__(self):
+        self.seen = []
+
+    def require(self, search):
+        pass
+
+    def search(self, sources, search, num_hypotheses=1):
+        self.seen += sources
+        return [[Hypothesis(list(source.ids), 0.0, True)] for source in sources]
+
+
+def tags(translator: Translator) -> dict[str, int]:
+    return translator.tokenizers.source.tags
+
+
+def test_every_source_of_the_prepared_data_begins_with_the_tag_of_its_own_language(run, translator):
+    prepared = Prepared.load(translator.configuration.output.data)
+    for split in (prepared.train, prepared.valid, prepared.test):
+        for row in split:
+            language = translator.configuration.corpora.parts[row["corpus"]].target_language
+            assert row["source_ids"][0] == tags(translator)[language]
+            assert prepared.tokenizers.language_of(row["source_ids"]) == language
+            assert not {*tags(translator).values()} & {*row["source_ids"][1:], *row["target_ids"]}
+
+
+def test_what_training_reads_is_what_translating_reads(translator):
+    row = Prepared.load(translator.configuration.output.data).train[0]
+    language = translator.configuration.corpora.parts[row["corpus"]].target_language
+    assert translator.into(language).source_ids([row["source"]]) == [row["source_ids"]]
+
+
+def test_the_tag_of_the_language_asked_for_comes_before_every_part_and_not_into_the_translation(translator):
+    long = " ".join(f"{word} {other}" for word in WORDS for other in WORDS)
+    for language in ("de", "fr"):
+        echo = Echo()
+        asked = Translator(echo, translator.tokenizers, translator.configuration, language)
+        texts = ["ra ke <2de>", "", " \u200b", long]
+        found = asked.translate(texts)
+        assert found == [
+            translator.tokenizers.source.decode(translator.tokenizers.source.encode([texts[0]]))[0],
+            "",
+            "",
+            long,
+        ]
+        assert len(echo.seen) > 2
+        for source in echo.seen:
+            assert source.ids[0] == tags(translator)[language]
+            assert not {*tags(translator).values()} & {*source.ids[1:]}
+            assert len(source.ids) <= asked.search.max_source_tokens
+
+
+def test_sentences_are_translated_into_a_language_each(translator):
+    languages, texts = ["de", "fr", "de"], ["ra ke", "ra ke", "mi to"]
+    found = translator.translate_into(languages, texts, translator.search)
+    assert found == [
+        translator.into(language).translate([text])[0] for language, text in zip(languages, texts, strict=True)
+    ]
+
+
+def test_a_language_is_asked_for_where_there_are_several_and_refused_where_there_is_none(run, translator):
+    with pytest.raises(ValueError, match=r"^this model translates into de, fr: choose with --to$"):
+        load([str(run)])
+    with pytest.raises(ValueError, match="^this model translates into de, fr"):
+        translator.translate(["ra"])
+    with pytest.raises(ValueError, match=r"^--to es: this model translates into de, fr: choose among these$"):
+        load([str(run)], to="es")
+    assert load([str(run)], to="fr", document=True, protect=["url"]).languages == ("en", "fr")
+    plain = train_tokenizers(WORDS, WORDS, TokenizerConfig(vocab_size=24))
+    untagged = replace(translator.configuration, corpora=CorporaConfig(target_language="de"))
+    with pytest.raises(ValueError, match=r"^--to de: this model has no language tags, and translates into de unasked"):
+        Translator(Echo(), plain, untagged, "de")
+    assert Translator(Echo(), plain, untagged).translate(["ra"]) == ["ra"]
+    only = train_tokenizers(WORDS, WORDS, TokenizerConfig(vocab_size=24), languages=["de"])
+    assert Translator(Echo(), only, untagged).to == "de"
+
+
+def test_paragraphs_and_protected_spans_keep_the_language(run):
+    documents = load([str(run)], to="fr", document=True, protect=["url"])
+    assert documents.of_sentences.to == documents.to == "fr"
+    assert documents.translate(["ra ke. mi to."])
+
+
+def test_pairs_are_scored_and_attention_is_drawn_with_the_tag(translator):
+    pairs = [("ra ke", "mi to"), ("", "")]
+    scores = {language: list(score_pairs(translator.into(language), pairs)) for language in ("de", "fr")}
+    assert scores["de"][0] != scores["fr"][0]
+    assert scores["de"][1] == scores["fr"][1]
+    shown = attended(translator.into("fr"), "ra ke", "mi to")
+    assert shown.kinds["encoder"].keys[0] == "<2fr>"
+    assert {source for source, _ in shown.alignment()} <= {0, 1}
+
+
+def test_each_direction_of_a_model_is_evaluated_on_its_own_test_data(run, tmp_path):
+    results = evaluate_models([str(run), str(run)])
+    assert [on.name for _, on in results] == ["test.en-de", "test.en-fr"]
+    model = Translator.load(run)
+    for (first, second), on in results:
+        assert len(on.sources) == 10
+        assert {source.split()[0] for source in on.sources} == {on.target_language}
+        assert first.translations == second.translations == model.into(on.target_language).translate(on.sources)
+        assert (run / "evaluations" / on.name / "scores.json").exists()
+    show_all(results, str(tmp_path / "scores.json"))
+    read = {path.name: json.loads(path.read_text())["evaluation_set"] for path in tmp_path.iterdir()}
+    assert read == {f"scores.{name}.json": name for name in ("test.en-de", "test.en-fr")}
+    ((_, only),) = evaluate_models([str(run)], to="fr")
+    assert only.name == "test.en-fr"
+    with pytest.raises(ValueError, match="holds no test data into es|--to es"):
+        evaluate_models([str(run)], to="es")
+
+
+def test_given_sentences_are_evaluated_in_the_language_asked_for(run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("ra ke\nmi to\n")
+    (((evaluation,), on),) = evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"), to="fr")
+    assert on.target_language == "fr"
+    assert evaluation.translations == Translator.load(run).into("fr").translate(["ra ke", "mi to"])
+    with pytest.raises(ValueError, match="this model translates into de, fr: choose with --to"):
+        evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"))
