@@ -205,18 +205,28 @@ def test_what_broke_a_reader_once_is_one_line_now(folder, breakage):
 MANY = 30 << 20
 
 
+def zstd(content: bytes) -> bytes:
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
 def tmx(segment: str) -> bytes:
     return TMX.replace(b"it</seg>", segment.encode() + b"</seg>")
 
 
-def declaring(entities: str) -> bytes:
-    return tmx("&a;").replace(b'SYSTEM "tmx14.dtd"', f"[{entities}]".encode())
+def declaring(*entities: str) -> bytes:
+    return tmx("&a;").replace(b'SYSTEM "tmx14.dtd"', f"[{''.join(entities)}]".encode())
+
+
+def catalog_of(count: int, length: int) -> bytes:
+    """A compiled catalog whose texts are all in one place."""
+    head = struct.pack("<7I", 0x950412DE, 0, count, 28, 28, 0, 0)
+    return head + struct.pack("<2I", length, 0) * min(count, 10_000) + bytes(length)
 
 
 ATTACKS = {
     "a line without end": ("text", "a.txt", lambda: bytes(MANY)),
     "a line without end, packed": ("text", "a.gz", lambda: gzip.compress(bytes(MANY), 1)),
-    "a line without end, packed twice": ("text", "a.zst", lambda: pa.compress(bytes(10 * MANY), codec="zstd", asbytes=True)),
+    "a line without end, packed twice": ("text", "a.zst", lambda: zstd(bytes(10 * MANY))),
     "a quote without end": ("csv", "a.csv", lambda: b'source,target\na,"' + b"line\n" * (MANY // 5)),
     "a row without end": ("csv", "a.csv", lambda: b"source,target\n" + b'"\n",' * (MANY // 4)),
     "columns without end": ("tsv", "a.tsv", lambda: b"\t" * MANY),
@@ -225,19 +235,19 @@ ATTACKS = {
     "a text without end": ("parquet", "a.parquet", lambda: written(
         pa.parquet.write_table, pa.table({"source": ["a" * (2 << 20)], "target": ["b"]}), compression="zstd")),
     "a message without end": ("gettext", "a.po", lambda: PO + b'msgid ""\n' + b'"a"\n' * (MANY // 4)),
-    "messages that lie over each other": ("gettext", "a.mo", lambda: struct.pack("<7I", 0x950412DE, 0, 10_000, 28, 28, 0, 0)
-        + struct.pack("<2I", 1 << 20, 0) * 10_000 + bytes(1 << 20)),
-    "more messages than bytes": ("gettext", "a.mo", lambda: struct.pack("<7I", 0x950412DE, 0, 1 << 31, 28, 28, 0, 0)),
+    "messages that lie over each other": ("gettext", "a.mo", lambda: catalog_of(10_000, 1 << 20)),
+    "more messages than bytes": ("gettext", "a.mo", lambda: catalog_of(1 << 31, 10)),
     "a plural without end": ("gettext", "a.po", lambda: PO.replace(b"(n != 1)", b"(" * 900 + b"n" + b")" * 900)),
     "elements within elements": ("tmx", "a.tmx", lambda: tmx("<hi>" * (MANY // 4))),
     "an attribute without end": ("tmx", "a.tmx", lambda: tmx(f"<hi type='{'a' * MANY}'/>")),
     "a comment without end": ("tmx", "a.tmx", lambda: tmx("<!--" + "a" * MANY)),
     "a segment without end": ("tmx", "a.tmx", lambda: tmx("words &lt; " * (MANY // 11))),
-    "entities of entities": ("tmx", "a.tmx", lambda: declaring("".join(
-        ['<!ENTITY z "zzzzzzzzzz">', *(f'<!ENTITY {a} "{f"&{b};" * 20}">' for a, b in zip("abcdefgh", "bcdefghz", strict=True))]))),
+    "entities of entities": ("tmx", "a.tmx", lambda: declaring(
+        '<!ENTITY d "dddddddddd">',
+        *(f'<!ENTITY {one} "{f"&{other};" * 1000}">' for one, other in ("cd", "bc", "ab")))),
     "an entity from a file": ("tmx", "a.tmx", lambda: declaring('<!ENTITY a SYSTEM "file:///proc/self/status">')),
     "an entity from the network": ("tmx", "a.tmx", lambda: declaring('<!ENTITY a SYSTEM "http://192.0.2.1/a">')),
-    "a declaration from the network": ("tmx", "a.tmx", lambda: declaring('<!ENTITY % a SYSTEM "http://192.0.2.1/a"> %a;')),
+    "declarations from the network": ("tmx", "a.tmx", lambda: declaring('<!ENTITY % a SYSTEM "http://192.0.2.1/"> %a;')),
 }  # fmt: skip
 
 
