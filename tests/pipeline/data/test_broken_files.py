@@ -247,7 +247,7 @@ ATTACKS = {
         *(f'<!ENTITY {one} "{f"&{other};" * 1000}">' for one, other in ("cd", "bc", "ab")))),
     "an entity from a file": ("tmx", "a.tmx", lambda: declaring('<!ENTITY a SYSTEM "file:///proc/self/status">')),
     "an entity from the network": ("tmx", "a.tmx", lambda: declaring('<!ENTITY a SYSTEM "http://192.0.2.1/a">')),
-    "declarations from the network": ("tmx", "a.tmx", lambda: declaring('<!ENTITY % a SYSTEM "http://192.0.2.1/"> %a;')),
+    "declarations from the network": ("tmx", "a.tmx", lambda: declaring('<!ENTITY % a SYSTEM "http://a"> %a;')),
 }  # fmt: skip
 
 
