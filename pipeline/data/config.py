@@ -114,7 +114,8 @@ class CorporaConfig(CorpusConfig):
     """Several directions in one model: begin every source with a tag for the language asked for (``<2de>``)."""
 
     valid_size: int = 1000
-    """Pairs held out for validation where no ``valid`` is named (all copies of a source or target go together)."""
+    """Pairs held out for validation where no ``valid`` is named: all copies of a source, or all of a group, go
+    together, and what else has one of their sides on either side is dropped as ``overlap``."""
 
     test_size: int = 1000
     """Pairs held out for testing where no ``test`` is named."""

