@@ -63,12 +63,12 @@ def write_corpus(folder: Path, pairs: int) -> list[str]:
     draw = random.Random(0)
     sides = [list(_words(draw, letters)) for letters in ("etaoinshrdlucmfwypvbgk", "enisratdhulcgmobwfkzäöüß")]
     weights = list(accumulate(1 / rank for rank in range(1, WORDS + 1)))
-    before = ("", "")
+    before = ()
     files = [folder / "made-up.en", folder / "made-up.de"]
     with open(files[0], "w", encoding="utf-8") as sources, open(files[1], "w", encoding="utf-8") as targets:
         for _ in range(pairs):
             chance = draw.random()
-            if chance > SHARES["duplicate"]:
+            if not before or chance > SHARES["duplicate"]:
                 length = draw.randint(5, 35) * (20 if chance > 1 - SHARES["long"] else 1)
                 ranks = draw.choices(range(WORDS), cum_weights=weights, k=length)
                 before = tuple(" ".join([words[rank] for rank in ranks]).capitalize() + "." for words in sides)

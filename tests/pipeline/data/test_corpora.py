@@ -203,3 +203,9 @@ def test_settings_that_a_kind_does_not_read_are_no_part_of_its_identity(folder):
     assert plain == identity(CorporaConfig(train=names, source_language="fr", source_column="x", name="y"))[0]
     assert plain != identity(CorporaConfig(train=names, encoding="latin-1"))[0]
     assert plain != identity(CorporaConfig(train=names, valid=names))[0]
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_data_is_named_by_the_parts_or_by_the_whole_and_not_by_both(split):
+    with pytest.raises(ValueError, match=f"corpora.{split} and corpora.parts both name data: move the former"):
+        CorporaConfig(parts=[CorpusConfig(train=["a", "b"])], **{split: ["c", "d"]})
