@@ -121,7 +121,8 @@ def _made_from(models: list[str], source: str, form: Form, search: dict, how: di
     """All that decides what is written."""
     weights = fingerprint(*(file for model in models for file in model_files(model)))
     settings = {f"search.{name}": value for name, value in search.items() if name not in SPEED_ONLY}
-    return {"input": fingerprint(Path(source)), "model": weights} | settings | dataclasses.asdict(form) | how
+    asked = {name: value for name, value in how.items() if value != ""}
+    return {"input": fingerprint(Path(source)), "model": weights} | settings | dataclasses.asdict(form) | asked
 
 
 def _numbered(lists: Iterable[list[Row]], first: int) -> Iterator[Rows]:
