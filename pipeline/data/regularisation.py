@@ -31,8 +31,18 @@ Draw = Callable[[], float]
 
 
 def sampler(tokenizer: Tokenizer, regularisation: float) -> "Sampler":
-    """What cuts text as ``TokenizerConfig.regularisation`` says, by the kind of the tokenizer's model."""
-    return {"unigram": SubwordRegularisation, "bpe": BpeDropout}[kind(tokenizer.model)](tokenizer, regularisation)
+    """What cuts text as ``TokenizerConfig.regularisation`` says, by the kind of the tokenizer's model.
+
+    Raises:
+        ValueError: the model is of another kind.
+    """
+    samplers = {"unigram": SubwordRegularisation, "bpe": BpeDropout}
+    if (its_kind := kind(tokenizer.model)) not in samplers:
+        raise ValueError(
+            f"tokenizer.regularisation={regularisation} needs a model of kind unigram or bpe, not {its_kind}: set it "
+            "to 0"
+        )
+    return samplers[its_kind](tokenizer, regularisation)
 
 
 class Sampler:

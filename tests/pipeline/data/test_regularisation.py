@@ -5,14 +5,15 @@ import sys
 from collections import Counter
 
 import pytest
+import sentencepiece
 
 from pipeline.data.config import TokenizerConfig
 from pipeline.data.regularisation import sampler
-from pipeline.data.tokenizer import Tokenizer, train_tokenizer
+from pipeline.data.tokenizer import Tokenizer, train_tokenizer, train_tokenizers
 
 TEXT = ["the cat sat on the mat", "a dog ran in the park", "we like green tea and bread", "these other bathers"] * 5
 ODD = ["爿爿 the cat", "x爿y 😀", "a<sep>the<sep><sep> cat <sep>", "<2de> </s> <pad>", "q", "", "ßa\u0301 …½"]
-pytestmark = pytest.mark.filterwarnings("ignore:tokenizer.vocab_size")
+pytestmark = pytest.mark.filterwarnings("ignore:tokenizer.vocab_size", "ignore:.*normalises text")
 
 
 def learn(kind: str, **settings) -> Tokenizer:
@@ -77,3 +78,13 @@ sample, texts = pickle.load(sys.stdin.buffer)
 draw = random.Random(7).random
 sys.stdout.buffer.write(pickle.dumps([sample(text, draw) for text in texts]))
 """
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    options = {"sentence_iterator": iter(TEXT), "model_type": "word", "vocab_size": 20, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(model_prefix=str(tmp_path / "word"), **options)
+    config = TokenizerConfig(model=[str(tmp_path / "word.model")])
+    with pytest.raises(
+        ValueError, match=r"tokenizer.regularisation=0.1 needs .* unigram or bpe, not word: set it to 0"
+    ):
+        sampler(train_tokenizers([], [], config).source, 0.1)
