@@ -41,22 +41,26 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
         while not finished:
             block = file.read1(BLOCK)  # what there is, so that a terminal's line is answered at once
             finished = not block
+            wrong = None
             try:
-                lines = (rest + decoder.decode(block, final=finished)).split("\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(_wrong_byte(error, encoding, name, number, rest)) from None
+                text = decoder.decode(block, final=finished)
+            except UnicodeDecodeError as error:  # what comes before it is given out first
+                wrong, text = error, error.object[: error.start].decode(encoding, errors="replace")
             except UnicodeError as error:
                 raise ValueError(f"{name} is not {encoding}: {error}: name its encoding (corpora.encoding)") from None
+            lines = (rest + text).split("\n")
             if len(lines[0]) > LONGEST:  # the others are no longer than a block
                 raise ValueError(
                     f"{name}, line {number + 1}: longer than {LONGEST:,} characters: divide it, or leave it out"
                 )
             rest = lines.pop()
-            if finished and rest:
+            if finished and rest and not wrong:
                 lines.append(rest)
             for line in lines:
                 yield line.removesuffix("\r").removeprefix("\ufeff")
             number += len(lines)
+            if wrong:
+                raise ValueError(_wrong_byte(wrong, encoding, f"{name}, line {number + 1}", rest))
 
 
 def read_aligned(paths: list[str], encoding: str = "utf-8") -> Iterator[tuple[str, ...]]:
@@ -162,10 +166,9 @@ def _decoder(encoding: str) -> codecs.IncrementalDecoder:
         raise ValueError(f"corpora.encoding={encoding} is unknown to Python: name one like utf-8, latin-1") from None
 
 
-def _wrong_byte(error: UnicodeDecodeError, encoding: str, name: str, number: int, rest: str) -> str:
-    before = (rest + error.object[: error.start].decode(encoding, errors="replace")).split("\n")
-    position = len(before[-1].encode(encoding, errors="replace")) + 1
+def _wrong_byte(error: UnicodeDecodeError, encoding: str, place: str, before: str) -> str:
+    position = len(before.encode(encoding, errors="replace")) + 1
     return (
-        f"{name}, line {number + len(before)}: byte 0x{error.object[error.start]:02x} at position {position} is not "
-        f"{encoding}: convert it to UTF-8, or, for a corpus, name its encoding (corpora.encoding=latin-1)"
+        f"{place}: byte 0x{error.object[error.start]:02x} at position {position} is not {encoding}: convert it to "
+        "UTF-8, or, for a corpus, name its encoding (corpora.encoding=latin-1)"
     )

@@ -159,3 +159,12 @@ def test_aligned_files_give_lines_of_one_number_and_must_have_as_many(tmp_path):
     assert list(read_aligned([a, b])) == [("1", "x"), ("2", "y")]
     with pytest.raises(ValueError, match=rf"{a} has 2 lines but {b} has 2 and {c} has 1: line-aligned"):
         list(read_aligned([a, b, c]))
+
+
+def test_lines_before_a_wrong_byte_are_given_out_first(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("one\nzwölf\nM".encode() + b"\xfcll\nfour\n")
+    lines = read_lines(path)
+    assert [next(lines), next(lines)] == ["one", "zwölf"]
+    with pytest.raises(ValueError, match="line 3: byte 0xfc at position 2"):
+        next(lines)
