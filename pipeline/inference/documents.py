@@ -55,13 +55,18 @@ def translate(
     is_file = isinstance(source, str) and Path(source).is_file()
     read = partial(form.read, source) if isinstance(source, str) else lambda: typed(source, form)
     total = None if isinstance(source, str) and not is_file else sum(1 for _ in read())
+    require(
+        not is_file or Path(source).resolve() != Path(output).resolve(),
+        f"--output={output} is the input itself, which would be lost: name another file",
+    )
     into_file = output != "-" and (Path(output).is_file() or not Path(output).exists())
     job = Job(output, _made_from(models, source, form, search, how)) if is_file and into_file else None
     done = job.rows if job else 0
     with _ended_by_sigterm(), on_devices(partial(load, models, **how), devices) as model:
         settings = dataclasses.replace(model.search, **search)
-        # Half as many sentences as a batch has tokens make about a dozen batches, enough to sort by length.
-        size = max(1, settings.tokens_per_batch // 2 // (model.num_devices if total is None else 1))
+        # An eighth as many sentences as a batch has tokens make some batches, enough to sort by length, and are no more
+        # than one likes to lose when interrupted.
+        size = max(1, settings.tokens_per_batch // 8 // (model.num_devices if total is None else 1))
         if total is not None:
             size = max(1, min(size, math.ceil(total / model.num_devices)))
         rows = islice(read(), done, None)

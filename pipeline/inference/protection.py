@@ -4,8 +4,9 @@ A sentence is translated in the first of these ways that brings back all its pro
 them, and its tags in the same pairs, nested, and no other tags:
 
 1. As it is: models copy much by themselves.
-2. With stand-ins, which the search is made to use (``Sentence.terms``): small numbers, which every model has seen, has
-   learned to copy, and spells in a token. Tags are left out, and put around the words that attention says are theirs.
+2. With stand-ins, which our own search is made to use (``Sentence.terms``): small numbers, which every model has seen,
+   has learned to copy, and spells in a token. Tags are left out, and put around the words that attention says are
+   theirs.
 3. In pieces: the text between the spans is translated by itself, and the spans stay in their places. This cannot fail,
    since a piece whose translation would spoil a span, or add one, stays in its own language.
 """
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from pipeline.config import SearchConfig, require
 from pipeline.data.tokenizer import UNK_ID
 from pipeline.inference.attention import attended
+from pipeline.inference.engine import EnsembleEngine, TorchEngine
 from pipeline.inference.tags import Tag, pairs, put_back, taken_out
 from pipeline.inference.translator import Sentence, Translation, Translator
 
@@ -91,6 +93,7 @@ class ProtectingTranslator(Translator):
         super().__init__(translator.engine, translator.tokenizers, translator.configuration, translator.to)
         self.pattern = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind in kinds))
         self.stand_ins = self._numbers_by_tokens()
+        self.takes_terms = isinstance(self.engine, TorchEngine | EnsembleEngine)
 
     def hypotheses(
         self,
@@ -103,8 +106,14 @@ class ProtectingTranslator(Translator):
         search = search or self.search
         sentences = [Sentence(each) if isinstance(each, str) else each for each in sentences]
         numbers = list(itertools.islice(numbers or itertools.count(1), len(sentences)))
-        found = super().hypotheses(sentences, search, num_hypotheses, numbers)
-        for way in (self._with_stand_ins, self._in_pieces):
+        # Where all words are protected there is nothing to translate, and a model would find words all the same.
+        asked = [Sentence("") if self._all_protected(each.text) else each for each in sentences]
+        found = super().hypotheses(asked, search, num_hypotheses, numbers)
+        for row, sentence in enumerate(sentences):
+            if asked[row] is not sentence:
+                found[row] = [NOTHING._replace(text=sentence.text)]
+        ways = (self._with_stand_ins, self._in_pieces) if self.takes_terms else (self._in_pieces,)
+        for way in ways:
             for row, sentence in enumerate(sentences):
                 found[row] = [each for each in found[row] if self.keeps(sentence.text, each.text)]
             if left := [row for row, translations in enumerate(found) if not translations]:
@@ -120,6 +129,10 @@ class ProtectingTranslator(Translator):
         """
         wanted, there = (Counter(_pairs(self.pattern.findall(text))) for text in (source, target))
         return all(there[pair] == wanted[pair] for pair in wanted.keys() | filter(_is_tag_pair, there))
+
+    def _all_protected(self, text: str) -> bool:
+        rest, spans = self.pattern.subn("", text)
+        return spans > 0 and not LETTER.search(rest)
 
     def _with_stand_ins(
         self, sentences: Sequence[Sentence], search: SearchConfig, numbers: Sequence[int]
@@ -163,6 +176,8 @@ class ProtectingTranslator(Translator):
     def _put_back(self, found: Translation, plan: Plan) -> Translation | None:
         text = found.text
         if plan.tags:
+            if not isinstance(self.engine, TorchEngine):  # there is no one model whose attention it would be
+                return None
             try:
                 text = put_back(text, plan.tags, attended(self, plan.text, text).alignment())
             except ValueError:  # nobody sees where these words came from: too many of them, or none, or no attention

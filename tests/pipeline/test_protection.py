@@ -13,7 +13,7 @@ from models.config import ModelConfig
 from pipeline.checkpoint import build_model
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import train_tokenizers
-from pipeline.inference.engine import TorchEngine
+from pipeline.inference.engine import EnsembleEngine, TorchEngine
 from pipeline.inference.protection import PATTERNS, STAND_IN_BEAM, ProtectingTranslator
 from pipeline.inference.tags import pairs, put_back, taken_out
 from pipeline.inference.translator import Sentence, Translation, Translator
@@ -243,3 +243,29 @@ def test_kinds_are_checked(translator):
         ProtectingTranslator(translator, ["names"])
     with pytest.raises(ValueError, match="protect= names nothing"):
         ProtectingTranslator(translator, [])
+
+
+@pytest.mark.parametrize("text", ["https://example.org/a", "12", "{name}: 3.5 (<b>7</b>)"])
+def test_a_line_of_nothing_but_what_is_protected_stays_as_it_is(translator, text):
+    assert translator.translate([text]) != [text]
+    assert ProtectingTranslator(translator, list(PATTERNS)).translate([text]) == [text]
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "foreign"])
+def test_engines_without_terms_or_without_one_attention_protect_in_pieces(translator, kind):
+    class Foreign:
+        """Takes no terms."""
+
+        def require(self, search):
+            pass
+
+        def search(self, sources, search, num_hypotheses=1):
+            assert not any(source.terms or source.prefix for source in sources)
+            return translator.engine.search(sources, search, num_hypotheses)
+
+    engine = EnsembleEngine([translator.engine] * 2) if kind == "ensemble" else Foreign()
+    other = Translator(engine, translator.tokenizers, translator.configuration)
+    texts = ["the cat <b>seen</b> in https://example.org/a", "two old trees {name} in café 12"]
+    protecting = ProtectingTranslator(other, list(PATTERNS))
+    for text, found in zip(texts, protecting.translate(texts), strict=True):
+        assert protecting.keeps(text, found)

@@ -25,7 +25,7 @@ from pipeline.inference.translator import Sentence, Translator
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
-SLOWLY = ["--search.beam_size", 1, "--search.tokens_per_batch", 40]  # 20 lines at a time
+SLOWLY = ["--search.beam_size", 1, "--search.tokens_per_batch", 40]  # 5 lines at a time
 WAIT = 60  # seconds that a process may take before a test gives it up
 
 
@@ -209,6 +209,13 @@ def test_lines_before_one_that_is_not_utf_8_are_answered_or_nothing_is_left(mode
     with pytest.raises(ValueError, match=r"in, line 3: byte 0xfc"):
         here(model, str(tmp_path / "in"), tmp_path / "out")
     assert [*tmp_path.iterdir()] == [tmp_path / "in"]
+
+
+def test_an_input_is_not_written_over(model, tmp_path):
+    (tmp_path / "in").write_text("the cat\n")
+    with pytest.raises(ValueError, match="in is the input itself, which would be lost: name another file"):
+        here(model, str(tmp_path / "in"), tmp_path / "." / "in")
+    assert (tmp_path / "in").read_text() == "the cat\n"
 
 
 def test_an_argument_that_is_not_utf_8_is_named(model, tmp_path):
