@@ -64,11 +64,11 @@ def translate(
     done = job.rows if job else 0
     with _ended_by_sigterm(), on_devices(partial(load, models, **how), devices) as model:
         settings = dataclasses.replace(model.search, **search)
-        # An eighth as many sentences as a batch has tokens make some batches, enough to sort by length, and are no more
-        # than one likes to lose when interrupted.
-        size = max(1, settings.tokens_per_batch // 8 // (model.num_devices if total is None else 1))
+        # So many sentences make batches enough to sort by length; of a job, no more than one likes to lose.
+        size = settings.tokens_per_batch // (2 * model.num_devices if total is None else 8)
         if total is not None:
-            size = max(1, min(size, math.ceil(total / model.num_devices)))
+            size = min(size, math.ceil(total / model.num_devices))
+        size = max(1, size)
         rows = islice(read(), done, None)
         lists = as_they_arrive(rows, size) if total is None else iter(lambda: list(islice(rows, size)), [])
         answers = model.map(partial(form.answer, search=settings), _numbered(lists, done + 1))
