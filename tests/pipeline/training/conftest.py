@@ -61,7 +61,7 @@ def tiny(corpus, tmp_path):
         trainer |= dict(accelerator="cpu", precision="32")  # the same on every machine
         sections = {
             "corpora": dict(train=files, valid=files, test=files),
-            "cleaning": dict(drop_overlap=False),
+            "cleaning": dict(drop_overlap=False, near_overlap=0.0),
             "tokenizer": dict(vocab_size=60),
             "batching": dict(tokens_per_batch=100),
             "model": model,

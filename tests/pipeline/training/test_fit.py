@@ -234,7 +234,7 @@ def test_a_corpus_that_has_changed_is_refused(tiny, tmp_path):
         paths = [str(file) for file in files]
         return tiny(
             corpora=dict(train=paths, valid=tiny().corpora.valid, test=tiny().corpora.test),
-            cleaning=dict(drop_overlap=False, drop_identical=False),
+            cleaning=dict(drop_overlap=False, near_overlap=0.0, drop_identical=False),
             output=dict(data=str(tmp_path / "data")),
             **dict(max_steps=2, validation_sentences=0, metric="loss"),
         )
