@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from pipeline.checkpoint import average_states, checkpoints, load_model, model_state, read_checkpoint, step_of
+from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID
 from pipeline.inference.engine import TorchEngine
+from pipeline.inference.evaluation import score
 from pipeline.inference.held_out import evaluate_models
 from pipeline.inference.translator import Translator
 from pipeline.training.fit import fit
@@ -414,3 +417,31 @@ def test_the_record_can_be_read_by_any_program(tiny):
     assert lines[0][:2] == ["step", "epoch"]
     assert {len(line) for line in lines} == {len(lines[0])}
     assert [line[0] for line in lines[1:]] == ["2", "4", "5", "6", "8", "10", "12"]
+
+
+def test_validation_logs_the_loss_per_token_of_all_pairs_and_scores_as_the_language_asks(
+    tiny, rows, monkeypatch, tmp_path
+):
+    seen = []
+
+    def spy(translations, references, language, **options):
+        seen.append((references, language))
+        return score(translations, references, language, **options)
+
+    monkeypatch.setattr("pipeline.training.validation.score", spy)
+    once = dict(max_steps=4, validate_every=4, checkpoint_every=4, keep_last=1)
+    configuration = tiny(corpora=dict(target_language="zh"), output=dict(data=str(tmp_path / "data")), **once)
+    model, tokenizers, *_ = load_model(checkpoints(Path(fit(configuration)))[-1])
+    targets = [target for _, target in PAIRS]
+    assert all(references == targets and language == "zh" for references, language in seen) and seen
+    total = tokens = 0.0
+    sides = (tokenizer.encode(list(side)) for tokenizer, side in zip(tokenizers, zip(*PAIRS, strict=True), strict=True))
+    for pair in zip(*sides, strict=True):
+        batch = collate([pair], 0)
+        with torch.no_grad():
+            logits = model(batch.source, batch.target_in)
+        smoothing = configuration.trainer.label_smoothing
+        total += cross_entropy(logits[0], batch.target_out[0], label_smoothing=smoothing, reduction="sum").item()
+        tokens += batch.target_out.numel()
+    (logged,) = [row["valid_loss"] for row in rows(configuration) if "valid_loss" in row]
+    assert logged == pytest.approx(total / tokens, rel=1e-5)
