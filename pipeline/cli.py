@@ -145,8 +145,10 @@ def _arguments(function: Callable, parsed: Namespace, given: Namespace) -> inspe
         if parameter.annotation is Configuration:
             values[name] = Configuration(**{f.name: parsed[f.name] for f in dataclasses.fields(Configuration)})
         elif typing.get_origin(parameter.annotation) is Given:
-            values[name] = Given(given[name].as_dict() if name in given else {})
-            typing.get_args(parameter.annotation)[0](**values[name])  # checks them
+            (config,) = typing.get_args(parameter.annotation)
+            options = given[name].as_dict() if name in given else {}  # with the file's path, where they come from one
+            values[name] = Given({f.name: options[f.name] for f in dataclasses.fields(config) if f.name in options})
+            config(**values[name])  # checks them
         else:
             values[name] = parsed[name]
     positional = [values.pop(n) for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_ONLY]

@@ -85,6 +85,12 @@ def test_only_the_given_fields_of_a_section_arrive(monkeypatch):
     assert arrived["search"] == {"beam_size": 3}
 
 
+def test_fields_come_from_a_file_and_from_flags(monkeypatch, tmp_path):
+    (tmp_path / "search.yaml").write_text("beam_size: 3\n", encoding="utf-8")
+    arrived = run(monkeypatch, translate, "--search", str(tmp_path / "search.yaml"), "--search.length_penalty", "0.5")
+    assert arrived["search"] == {"beam_size": 3, "length_penalty": 0.5}
+
+
 def test_given_fields_are_checked_but_not_held_against_the_defaults_of_others(monkeypatch, error_of):
     assert error_of(translate, "--search.beam_size", "0")[1].endswith("search.beam_size=0 must be at least 1")
     with pytest.raises(ValueError, match="search.min_length=20 exceeds the 12 tokens"):
