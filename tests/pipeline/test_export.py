@@ -27,7 +27,7 @@ from pipeline.inference.translator import Translator
 ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while two old trees of that garden were seen in some café by her".split()
 TEXT = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
-TOKENIZERS = train_tokenizers(TEXT, TEXT, TokenizerConfig(vocab_size=60))
+TOKENIZERS = train_tokenizers(TEXT, TEXT, TokenizerConfig(vocab_size=64))
 SENTENCES = ["the cat sat", "two old trees of that garden", "a mat", "seen by her in some café"]
 
 
@@ -79,10 +79,10 @@ def test_plain_weights_load_as_a_model_and_are_described(model_folder, tmp_path)
     described = (folder / "README.md").read_text()
     for name, weight in weights.items():
         assert f"`{name}`" in described and " × ".join(map(str, weight.shape)) in described
-    assert "`output_embedding.weight` = `source_embedding.weight` = `target_embedding.weight` | 60 × 32" in described
+    assert "`output_embedding.weight` = `source_embedding.weight` = `target_embedding.weight` | 64 × 32" in described
     settings = json.loads((folder / "config.json").read_text())
     assert settings["model"]["d_model"] == 32 and settings["special_ids"]["</s>"] == 3
-    assert settings["vocabulary"] == {"source": 60, "target": 60} and settings["unicode_form"] == "NFC"
+    assert settings["vocabulary"] == {"source": 64, "target": 64} and settings["unicode_form"] == "NFC"
 
 
 @pytest.mark.parametrize(("format", "quantization"), [("huggingface", "float16"), ("safetensors", "bfloat16")])
@@ -120,7 +120,7 @@ def test_tied_embeddings_are_written_once(tmp_path):
     for tied in ("all", "target", "none"):
         folder = export(saved(tmp_path / tied, tied_embeddings=tied), "ctranslate2")
         sizes[tied] = (folder / "model.bin").stat().st_size
-    table = 4 * 60 * 32
+    table = 4 * 64 * 32
     assert sizes["target"] - sizes["all"] == pytest.approx(table, abs=100)  # names and shapes
     assert sizes["none"] - sizes["target"] == pytest.approx(table, abs=100)
 
