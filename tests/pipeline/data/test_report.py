@@ -344,7 +344,8 @@ def test_a_page_of_empty_splits_can_be_written(usual, tmp_path):
                 report["statistics"][name][side][kind] = getattr(getattr(nothing, side), kind).as_dict()
         report["statistics"][name]["ratio"] = nothing.ratio.as_dict()
     write_report_page(report, tmp_path / "report.html")
-    Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.with_tag("svg"), "train is still shown"
 
 
 def numbers(path):
