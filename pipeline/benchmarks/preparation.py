@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipeline.config import Configuration
 from pipeline.data.config import CorporaConfig
+from pipeline.data.encoding import encode, learn
 from pipeline.data.execution import Workers
 from pipeline.data.stages import Stages
 
@@ -39,7 +40,8 @@ def preparation(configuration: Configuration, pairs: int) -> list[dict]:
         files = write_corpus(folder, pairs)
         corpora = CorporaConfig(train=files)
         with Workers(configuration.preparation) as workers:
-            stages = Stages(dataclasses.replace(configuration, corpora=corpora), folder / "work", workers)
+            configuration = dataclasses.replace(configuration, corpora=corpora)
+            stages = Stages(configuration, folder, workers)
             begun = time.perf_counter()
             with timed("read and clean"):
                 held_out = stages.read_held_out()
@@ -49,11 +51,11 @@ def preparation(configuration: Configuration, pairs: int) -> list[dict]:
                 held_out = {name: stages.hold_out(name) for name in ("valid", "test")}
             with timed("compare with held-out data"):
                 stages.find_near_overlap(held_out)
-                stages.count(held_out)
+                text = stages.text(held_out)
             with timed("learn a vocabulary"):
-                tokenizers = stages.learn()
+                tokenizers, _ = learn(text, configuration, folder)
             with timed("encode"):
-                stages.encode(held_out, tokenizers)
+                encode(text, tokenizers, configuration, folder, workers)
             seconds = time.perf_counter() - begun
     return [*rows, {"stage": "all", "seconds": seconds, "pairs_per_second": pairs / seconds} | _memory()]
 

@@ -5,8 +5,8 @@ The text under a field is its ``--help``. Imports no torch, so that help and err
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args, get_type_hints
 
 from pipeline.checks import require
 
@@ -110,6 +110,12 @@ class CorporaConfig(CorpusConfig):
     ``temperature``, before weights; 1 reads each pair once, more reads small corpora more often (5 is usual for many
     languages). An epoch has as many pairs as all corpora together, times their weights."""
 
+    stream_window: int = 0
+    """Train on what the disk has no room for: corpora are read over and over, so many pairs at a time, which are
+    cleaned, compared with valid and test, and encoded while those before are trained on; then they are deleted. Of
+    several corpora each gives the share of its ``weight``. Preparing reads as many pairs alone: tokenizers are learned,
+    and data is held out, from these. 0 prepares all beforehand."""
+
     tags: bool = False
     """Several directions in one model: begin every source with a tag for the language asked for (``<2de>``)."""
 
@@ -128,16 +134,59 @@ class CorporaConfig(CorpusConfig):
         for name in ("valid_size", "test_size", "split_seed"):
             require(getattr(self, name) >= 0, f"corpora.{name}={getattr(self, name)} must be 0 or more")
         require(self.temperature >= 1, f"corpora.temperature={self.temperature} must be at least 1")
+        require(
+            self.stream_window == 0 or self.stream_window >= len(self.each),
+            f"corpora.stream_window={self.stream_window} must be 0 (off) or at least a pair of each corpus",
+        )
+        require(
+            not self.stream_window or self.temperature == 1,
+            f"corpora.temperature={self.temperature} needs sizes, which a stream does not know: set weights instead",
+        )
         for name in ("train", "valid", "test"):
             require(
                 not (self.parts and getattr(self, name)),
                 f"corpora.{name} and corpora.parts both name data: move the former into one of the parts",
             )
+        self.cleaning_of_each(CleaningConfig())
+
+    def cleaning_of_each(self, cleaning: CleaningConfig) -> list[CleaningConfig]:
+        """The settings of cleaning for each corpus: those of all, with its own in their places."""
+        places = [f"corpora.parts[{number}]" for number in range(len(self.parts))] or ["corpora"]
+        return [
+            cleaning.changed(corpus.cleaning, f"{place}.cleaning")
+            for corpus, place in zip(self.each, places, strict=True)
+        ]
 
     @property
     def each(self) -> list[CorpusConfig]:
         """The corpora, one at least."""
         return self.parts or [self]
+
+    @property
+    def shares(self) -> list[int]:
+        """Pairs of each corpus in a window of the stream."""
+        total = sum(corpus.weight for corpus in self.each)
+        return [max(1, round(self.stream_window * corpus.weight / total)) for corpus in self.each]
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether pairs for validation or testing are taken from the training data."""
+        return any(
+            getattr(self, f"{name}_size") and not any(getattr(corpus, name) for corpus in self.each)
+            for name in ("valid", "test")
+        )
+
+
+FOR_ALL_CORPORA = (
+    "unicode_form",
+    "drop_duplicates",
+    "drop_duplicate_sources",
+    "drop_duplicate_targets",
+    "near_duplicates",
+    "drop_overlap",
+    "near_overlap",
+)
+"""Settings of cleaning that one corpus cannot have for itself."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +288,26 @@ class CleaningConfig:
             "near_overlap",
         ):
             require(0 <= getattr(self, name) <= 1, f"cleaning.{name}={getattr(self, name)} must lie in [0, 1]")
+
+    def changed(self, settings: dict[str, Any], place: str) -> CleaningConfig:
+        """These settings, with some of one corpus in their places.
+
+        Raises:
+            ValueError: one is no setting of cleaning, or none that a corpus can have for itself; names the ``place``.
+        """
+        hints = get_type_hints(CleaningConfig)
+        for name, value in settings.items():
+            require(name in hints, f"{place}: {name} is no setting of cleaning: choose among {', '.join(hints)}")
+            require(
+                name not in FOR_ALL_CORPORA,
+                f"{place}: {name} is the same for all corpora: set cleaning.{name}={value}",
+            )
+            allowed = get_args(hints[name])
+            kinds = (float, int) if hints[name] is float else (hints[name],)
+            wanted = " or ".join(allowed) or f"a value of type {hints[name].__name__}"
+            right = value in allowed if allowed else type(value) in kinds
+            require(right, f"{place}: {name}={value} must be {wanted}")
+        return replace(self, **settings)
 
 
 @dataclass(frozen=True)

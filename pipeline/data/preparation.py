@@ -18,17 +18,24 @@ import filelock
 from datasets import Dataset
 
 from pipeline.config import Configuration
+from pipeline.data.advice import advise
 from pipeline.data.corpora import SPLITS, identity
+from pipeline.data.encoding import encode, learn
 from pipeline.data.execution import Workers
 from pipeline.data.report import print_report
 from pipeline.data.report_page import write_report_page
-from pipeline.data.stages import HELD_OUT, build
+from pipeline.data.stages import HELD_OUT, name_of, select
+from pipeline.data.text import Text
 from pipeline.data.tokenizer import Tokenizers
 
 __all__ = ["FORMAT", "Prepared", "prepare", "print_report"]
 
 FORMAT = 3
 """Rises when the same settings and files give other data than before."""
+
+
+STREAM_HEAD = 1 << 26
+"""Of a file of a stream, which may be larger than any disk, so many bytes and the size are enough to know it again."""
 
 
 class Prepared(NamedTuple):
@@ -59,9 +66,23 @@ class Prepared(NamedTuple):
         return cls(*splits, Tokenizers.load(folder), report)
 
 
+class Dependencies(NamedTuple):
+    """What prepared data depends on."""
+
+    text_fingerprint: str
+    """SHA-256 of what its text depends on."""
+
+    fingerprint: str
+    """SHA-256 of all of it."""
+
+    sources: list[dict]
+    """Path, size and SHA-256 of each file."""
+
+
 def prepare(configuration: Configuration) -> Prepared:
     """The prepared corpus in ``output.data``: the one that is there if nothing it depends on has changed, or a new one
-    in its place. Any number of processes may ask at once; one does the work, and uses what an interrupted one has done.
+    in its place, made from the text of the old one where that is still right. Any number of processes may ask at once;
+    one does the work, and uses what an interrupted one has done.
 
     Raises:
         ValueError: the corpus or a setting is wrong, no pair is left, or ``output.data`` holds something else.
@@ -74,15 +95,10 @@ def prepare(configuration: Configuration) -> Prepared:
     output.parent.mkdir(parents=True, exist_ok=True)
     work = output.parent / f".{output.name}.work"
     with _alone(output):
-        fingerprint, sources = _fingerprint(configuration)
+        depends = _dependencies(configuration)
         report = _read_report(output)
-        if report is None or report["fingerprint"] != fingerprint:
-            _open(work, f"{fingerprint} {configuration.preparation.shard_pairs}")
-            with Workers(configuration.preparation) as workers, _without_bars():
-                new, report = build(configuration, work, workers)
-            report = {"format": FORMAT, "fingerprint": fingerprint, "sources": sources} | report
-            write_report_page(report, new / "report.html")
-            (new / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=2), encoding="utf-8")
+        if report is None or report["fingerprint"] != depends.fingerprint:
+            new = _build(configuration, depends, output, work)
             if output.exists():
                 output.rename(work / "old")
             new.rename(output)
@@ -91,13 +107,39 @@ def prepare(configuration: Configuration) -> Prepared:
         return Prepared.load(output)
 
 
-def _open(work: Path, key: str) -> None:
-    """A folder with what an interrupted preparation of the same data has done, and nothing else."""
-    key_file = work / "key"
-    if work.exists() and not (key_file.exists() and key_file.read_text() == key):
-        shutil.rmtree(work)
-    work.mkdir(exist_ok=True)
-    key_file.write_text(key)
+def _build(configuration: Configuration, depends: Dependencies, output: Path, work: Path) -> Path:
+    """The new folder, inside ``work``."""
+    with Workers(configuration.preparation) as workers, _without_bars():
+        text = Text.load(output, depends.text_fingerprint)
+        if text:
+            print(f"the text of {output} stays: only the tokenizer's settings have changed", file=sys.stderr)
+        else:
+            key = f"{depends.text_fingerprint} {configuration.preparation.shard_pairs}"
+            text = select(configuration, _folder(work / "text", key), workers)
+        encoding = _folder(work / "encoding", f"{depends.fingerprint} {text.splits}")
+        tokenizers, warnings = learn(text, configuration, encoding)
+        new, described = encode(text, tokenizers, configuration, encoding, workers)
+    report = {"format": FORMAT, "fingerprint": depends.fingerprint, "sources": depends.sources}
+    report |= text.report | described
+    report["corpora"] = [
+        {"name": name_of(corpus)} | counts
+        for corpus, counts in zip(configuration.corpora.each, text.report["corpora"], strict=True)
+    ]
+    report["warnings"] = text.warnings + warnings + advise(report)
+    write_report_page(report, new / "report.html")
+    for name, values in (("text", text.describe(depends.text_fingerprint)), ("report", report)):
+        (new / f"{name}.json").write_text(json.dumps(values, ensure_ascii=False, indent=2), encoding="utf-8")
+    return new
+
+
+def _folder(path: Path, key: str) -> Path:
+    """A folder with what an interrupted preparation has done for the same ``key``, and nothing else."""
+    key_file = path / "key"
+    if path.exists() and not (key_file.exists() and key_file.read_text(encoding="utf-8") == key):
+        shutil.rmtree(path)
+    path.mkdir(parents=True, exist_ok=True)
+    key_file.write_text(key, encoding="utf-8")
+    return path
 
 
 def _read_report(folder: Path) -> dict | None:
@@ -108,8 +150,7 @@ def _read_report(folder: Path) -> dict | None:
         return None
 
 
-def _fingerprint(configuration: Configuration) -> tuple[str, list[dict]]:
-    """SHA-256 of all that the data depends on, and the corpora's files with theirs."""
+def _dependencies(configuration: Configuration) -> Dependencies:
     corpora, cleaning, tokenizer = configuration.corpora, configuration.cleaning, configuration.tokenizer
     parts, paths = [], []
     for corpus in corpora.each:
@@ -117,30 +158,40 @@ def _fingerprint(configuration: Configuration) -> tuple[str, list[dict]]:
         languages = [corpus.source_language, corpus.target_language]
         parts.append({"corpus": settings, "languages": languages, "cleaning": corpus.cleaning, "files": len(files)})
         paths += files
+    num_files = len(paths)
     paths += map(Path, tokenizer.model)
-    sources = [{"path": str(path), "bytes": path.stat().st_size, "sha256": _hash_file(path)} for path in paths]
+    most = STREAM_HEAD if corpora.stream_window else None
+    sources = [{"path": str(path), "bytes": path.stat().st_size, "sha256": _hash_file(path, most)} for path in paths]
+    hashes = [source["sha256"] for source in sources]
     held_out = {
         f"{name}_size": getattr(corpora, f"{name}_size")
         for name in HELD_OUT
         if not any(getattr(corpus, name) for corpus in corpora.each)
     }
-    settings = {
+    of_text = {
         "format": FORMAT,
         "corpora": parts,
-        "tags": corpora.tags,
         "held_out": held_out | ({"split_seed": corpora.split_seed} if held_out else {}),
         "cleaning": dataclasses.asdict(cleaning),
-        # The same pieces are drawn from in training, whatever the regularisation.
-        "tokenizer": dataclasses.asdict(tokenizer) | {"model": len(tokenizer.model), "regularisation": None},
-        "files": [source["sha256"] for source in sources],
+        "files": hashes[:num_files],
     }
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(), sources
+    if corpora.stream_window:
+        of_text["stream"] = corpora.shares, [source["bytes"] for source in sources[:num_files]]
+    # The same pieces are drawn from in training, whatever the regularisation.
+    of_tokenizer = dataclasses.asdict(tokenizer) | {"model": len(tokenizer.model), "regularisation": None}
+    of_all = of_text | {"tags": corpora.tags, "tokenizer": of_tokenizer, "files": hashes}
+    return Dependencies(_hash(of_text), _hash(of_all), sources)
 
 
-def _hash_file(path: Path) -> str:
+def _hash(settings: dict) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _hash_file(path: Path, most: int | None) -> str:
+    """SHA-256 of a file, or of so many bytes at its beginning."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
+        while (most is None or file.tell() < most) and (block := file.read(1 << 20)):
             digest.update(block)
     return digest.hexdigest()
 

@@ -28,9 +28,8 @@ from rich.table import Table
 from pipeline.data.corpora import SPLITS
 from pipeline.data.languages import identifier
 from pipeline.data.statistics import Side, Statistics, TokenCounts
+from pipeline.data.text import SIDES
 from pipeline.data.tokenizer import SPECIAL_PIECES, UNK_ID, Tokenizer, Tokenizers
-
-SIDES = ("source", "target")
 
 SHOWN = 40
 """Characters and pieces that a report lists, at most, of the most frequent and of the rarest."""

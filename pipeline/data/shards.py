@@ -4,10 +4,9 @@ Each writes its report last: where that is, the shard is whole.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -18,9 +17,8 @@ from pipeline.data.cleaning import Cleaner, Report, normalise
 from pipeline.data.near import NearOverlap, fold, near_keys
 from pipeline.data.splitting import TRAIN, compute_keys
 from pipeline.data.statistics import Statistics, TokenCounts
+from pipeline.data.text import SIDES, TextShard
 from pipeline.data.tokenizer import Tokenizers
-
-SIDES = ("source", "target")
 
 CLEAN = pa.schema({"source": pa.string(), "target": pa.string(), "row": pa.int32()})
 """What cleaning keeps of a shard, normalised, and where it stood in the raw one."""
@@ -72,62 +70,26 @@ def find_near_overlap(clean: Path, verdicts: Path, first: int, near_overlap: Nea
     new.replace(output)
 
 
-class Origin(NamedTuple):
-    """Where the pairs of a shard come from."""
-
-    corpus: int
-    """Number of the corpus."""
-
-    language: str
-    """That of the targets, where sources are to have a tag for it."""
-
-
-def encode_clean_shard(
-    clean: Path, verdicts: Path, first: int, origin: Origin, tokenizers: Path, encoded: Path, output: Path
+def encode_shard(
+    shard: TextShard, unicode_form: str, language: str, tokenizers: Path, encoded: Path, output: Path
 ) -> None:
-    """The pairs for training of a cleaned shard, whose verdicts begin at ``first``."""
-    pairs = map_arrow(clean)
-    wanted = np.load(verdicts, mmap_mode="r")[first : first + len(pairs)] == TRAIN
-
-    def batches() -> Iterator[tuple[list[str], list[str]]]:
-        begin = 0
-        for batch in pairs.to_batches():
-            kept = batch.filter(pa.array(wanted[begin : begin + len(batch)]))
-            yield kept["source"].to_pylist(), kept["target"].to_pylist()
-            begin += len(batch)
-
-    _encode(((texts, texts) for texts in batches()), origin, tokenizers, encoded, output)
-
-
-def encode_raw_shard(
-    raw: Path, unicode_form: str, origin: Origin, tokenizers: Path, encoded: Path, output: Path
-) -> None:
-    """All pairs of a raw shard: the text stays as it is, the ids are of the normalised text."""
-
-    def batches() -> Iterator[tuple]:
-        for batch in map_arrow(raw).to_batches():
-            texts = [batch[side].to_pylist() for side in SIDES]
-            yield texts, [[normalise(text, unicode_form) for text in side] for side in texts]
-
-    _encode(batches(), origin, tokenizers, encoded, output)
-
-
-def _encode(batches: Iterable[tuple], origin: Origin, folder: Path, encoded: Path, output: Path) -> None:
-    """Write ``encoded``, and numbers about it. A batch is the texts that are stored, and those that are encoded."""
-    tokenizers = Tokenizers.load(folder)
+    """Write the pairs to ``encoded``, and numbers about them. The text stays as it is, and the ids are of the
+    normalised text; where a ``language`` is named, sources have the tag that asks for it."""
+    both = Tokenizers.load(tokenizers)
     statistics = Statistics.of([], [])
-    tokens = [TokenCounts.of(pa.chunked_array([], IDS), tokenizer.vocab_size) for tokenizer in tokenizers]
+    tokens = [TokenCounts.of(pa.chunked_array([], IDS), tokenizer.vocab_size) for tokenizer in both]
 
     def rows() -> Iterator[list]:
         nonlocal statistics
-        for stored, normalised in batches:
-            sources, targets = normalised
-            encoded_sources = tokenizers.encode_source(sources, origin.language)
-            ids = [lists(encoded_sources), lists(tokenizers.target.encode(targets))]
-            statistics += Statistics.of(*normalised)
-            for place, tokenizer in enumerate(tokenizers):
+        for texts in shard.batches():
+            sources, targets = (
+                texts if shard.normalised else [[normalise(text, unicode_form) for text in side] for side in texts]
+            )
+            ids = [lists(both.encode_source(sources, language)), lists(both.target.encode(targets))]
+            statistics += Statistics.of(sources, targets)
+            for place, tokenizer in enumerate(both):
                 tokens[place] += TokenCounts.of(pa.chunked_array([ids[place]]), tokenizer.vocab_size)
-            yield [*stored, *ids, np.full(len(sources), origin.corpus, dtype=np.int32)]
+            yield [*texts, *ids, np.full(len(sources), shard.corpus, dtype=np.int32)]
 
     pairs = write_arrow(encoded, ENCODED, rows())
     counts = {side: of_side.as_dict() for side, of_side in zip(SIDES, tokens, strict=True)}

@@ -122,6 +122,13 @@ def decide(
     for name, rows in zip(sizes, hold_out(keys.group, verdicts, list(sizes.values()), corpora.split_seed), strict=True):
         for others in seen.values():
             rows = rows[~_has_side_in(keys, rows, others)]  # or else one target could be in valid and in test
+        if abs(len(rows) - sizes[name]) > sizes[name] / 10:
+            warnings.warn(
+                f"{len(rows)} pairs are held out for {name} instead of {sizes[name]}: all copies of a source, or all "
+                "of a group, go together, without those that share a side with another split: another "
+                "corpora.split_seed holds out others",
+                stacklevel=2,
+            )
         verdicts[rows] = VERDICTS.index(name)
         seen[name] = np.unique(np.concatenate([keys.source[rows], keys.target[rows]]))
 

@@ -1,9 +1,13 @@
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import BatchingConfig, CleaningConfig, Configuration, CorporaConfig, OutputConfig, TokenizerConfig
+from pipeline.data.config import CorpusConfig, PreparationConfig
+from pipeline.data.preparation import Prepared
+from tests.pipeline.data.reports import ENGLISH, GERMAN, reported
 
 WORDS = "ra ke mi to lu ba ne so pi du".split()
 
@@ -38,3 +42,38 @@ def configuration(tmp_path) -> Configuration:
         batching=BatchingConfig(tokens_per_batch=100),
         output=OutputConfig(data=str(tmp_path / "data")),
     )
+
+
+def changed(configuration: Configuration, **sections) -> Configuration:
+    """``changed(configuration, cleaning={"unicode_form": "NFKC"})``"""
+    new = {name: replace(getattr(configuration, name), **values) for name, values in sections.items()}
+    return replace(configuration, **new)
+
+
+def content(prepared: Prepared) -> tuple:
+    """All that is prepared, without the times and places of it."""
+    return [rows.to_dict() for rows in prepared[:3]], prepared.tokenizers.source.model, prepared.report
+
+
+@pytest.fixture
+def two_corpora(tmp_path) -> Configuration:
+    """Two hundred pairs that are alike to no other, and thirty in another language, of which twenty stand in both."""
+    words = [f"{number * 7919 % 9973:04}{number * 104729 % 99991:05}" for number in range(900)]
+    texts = [" ".join(words[number * 3 : number * 3 + 3]) for number in range(300)]
+    parts = []
+    for language, rows in (("yy", range(200)), ("zz", range(180, 210))):
+        lines = {side: [f"{side} {texts[row]}" for row in rows] for side in ("xx", "yy")}
+        files = [write_lines(tmp_path / f"{language}.{side}", lines[side]) for side in lines]
+        parts.append(CorpusConfig(train=files, target_language=language))
+    return Configuration(
+        corpora=CorporaConfig(parts=parts, valid_size=10, test_size=10),
+        tokenizer=TokenizerConfig(vocab_size=60),
+        preparation=PreparationConfig(workers=1),
+        output=OutputConfig(data=str(tmp_path / "data")),
+    )
+
+
+@pytest.fixture(scope="session")
+def usual() -> dict:
+    """The report of three hundred pairs."""
+    return reported(ENGLISH, GERMAN)

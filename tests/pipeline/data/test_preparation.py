@@ -1,31 +1,17 @@
+"""A corpus is prepared whole or not at all, and again only where something that matters has changed."""
+
 import json
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.cli import write_configuration
-from pipeline.config import Configuration, OutputConfig, TokenizerConfig
 from pipeline.data.cleaning import normalise
-from pipeline.data.config import CleaningConfig, CorporaConfig, CorpusConfig, PreparationConfig
-from pipeline.data.execution import Piece, Workers
+from pipeline.data.config import CorporaConfig
 from pipeline.data.preparation import Prepared, prepare, print_report
-from tests.pipeline.data.conftest import write_lines
-
-ROOT = Path(__file__).parents[3]
-
-
-def changed(configuration, **sections):
-    """``changed(configuration, cleaning={"unicode_form": "NFKC"})``"""
-    new = {name: replace(getattr(configuration, name), **values) for name, values in sections.items()}
-    return replace(configuration, **new)
+from tests.pipeline.data.conftest import changed, write_lines
 
 
 def times(folder: str) -> list[int]:
@@ -183,197 +169,6 @@ def test_separate_vocabularies_encode_their_own_side(configuration):
     assert sorted(path.name for path in Path(configuration.output.data).glob("*.model")) == ["tokenizer.model"]
 
 
-@pytest.fixture
-def two_corpora(tmp_path) -> Configuration:
-    """Two hundred pairs that are alike to no other, and thirty in another language, of which twenty stand in both."""
-    words = [f"{number * 7919 % 9973:04}{number * 104729 % 99991:05}" for number in range(900)]
-    texts = [" ".join(words[number * 3 : number * 3 + 3]) for number in range(300)]
-    parts = []
-    for language, rows in (("yy", range(200)), ("zz", range(180, 210))):
-        lines = {side: [f"{side} {texts[row]}" for row in rows] for side in ("xx", "yy")}
-        files = [write_lines(tmp_path / f"{language}.{side}", lines[side]) for side in lines]
-        parts.append(CorpusConfig(train=files, target_language=language))
-    return Configuration(
-        corpora=CorporaConfig(parts=parts, valid_size=10, test_size=10),
-        tokenizer=TokenizerConfig(vocab_size=60),
-        preparation=PreparationConfig(workers=1),
-        output=OutputConfig(data=str(tmp_path / "data")),
-    )
-
-
-def content(prepared: Prepared) -> tuple:
-    """All that is prepared, without the times and places of it."""
-    return [rows.to_dict() for rows in prepared[:3]], prepared.tokenizers.source.model, prepared.report
-
-
-def test_several_corpora_are_one_with_a_number_each_and_counted_apart(two_corpora):
-    prepared = prepare(two_corpora)
-    assert [(part["name"], part["read"]) for part in prepared.report["corpora"]] == [
-        ("yy.xx yy.yy", 200),
-        ("zz.xx zz.yy", 30),
-    ]
-    assert [part["dropped"] for part in prepared.report["corpora"]] == [{}, {"duplicate": 20}]
-    assert [part["pairs"] for part in prepared.report["corpora"]] == [
-        Counter(prepared.train["corpus"])[number] for number in range(2)
-    ]
-    assert Counter(corpus for rows in prepared[:3] for corpus in rows["corpus"]) == {0: 200, 1: 10}
-
-
-def test_a_tag_before_a_source_asks_for_its_corpus_s_language(two_corpora):
-    prepared = prepare(changed(two_corpora, corpora={"tags": True}))
-    tags = [prepared.tokenizers.source.tags[language] for language in ("yy", "zz")]
-    for rows in prepared[:3]:
-        assert [ids[0] for ids in rows["source_ids"]] == [tags[corpus] for corpus in rows["corpus"]]
-        assert not any(tag in ids for ids in rows["target_ids"] for tag in tags)
-
-
-def of_second(configuration: Configuration, **values) -> Configuration:
-    first, second = configuration.corpora.parts
-    return changed(configuration, corpora={"parts": [first, replace(second, **values)]})
-
-
-def test_a_corpus_may_be_cleaned_in_its_own_way(two_corpora):
-    report = prepare(of_second(two_corpora, cleaning={"max_characters": 10})).report
-    assert [part["dropped"] for part in report["corpora"]] == [{}, {"too_long": 30}]
-
-
-@pytest.mark.parametrize(
-    ("cleaning", "complaint"),
-    [
-        (
-            {"max_chars": 3},
-            r"corpora.parts\[1\].cleaning: max_chars is no setting of cleaning: choose among unicode_form,",
-        ),
-        ({"drop_overlap": False}, r"drop_overlap is the same for all corpora: set cleaning.drop_overlap=False"),
-        ({"max_words": "few"}, "max_words=few must be a value of type int"),
-        ({"markup": "eat"}, "markup=eat must be keep or strip or drop"),
-        ({"max_length_ratio": 0}, "cleaning.max_length_ratio=0 must be at least 1"),
-    ],
-)
-def test_a_wrong_setting_of_one_corpus_is_one_line(two_corpora, cleaning, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        prepare(of_second(two_corpora, cleaning=cleaning))
-
-
-def test_how_the_work_is_divided_changes_nothing(two_corpora):
-    two_corpora = changed(two_corpora, cleaning={"near_duplicates": 0.5})
-    expected = content(prepare(two_corpora))
-    for preparation in ({"shard_pairs": 7}, {"shard_pairs": 50, "workers": 2}):
-        divided = changed(two_corpora, preparation=preparation, output={"data": f"{two_corpora.output.data}.divided"})
-        found = prepare(divided)
-        assert len(list(Path(divided.output.data).glob("train-*.arrow"))) > 4
-        assert content(found) == expected
-        for path in Path(divided.output.data).iterdir():
-            path.unlink()
-
-
-def test_the_machines_of_a_cluster_do_the_same(two_corpora):
-    distributed = pytest.importorskip("distributed")
-    expected = content(prepare(two_corpora))
-    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
-    with cluster, distributed.Client(cluster) as client:
-        divided = changed(
-            two_corpora,
-            preparation={"scheduler": cluster.scheduler_address, "shard_pairs": 20},
-            output={"data": f"{two_corpora.output.data}.divided"},
-        )
-        assert content(prepare(divided)) == expected
-        used = client.run(lambda: "pipeline.data.shards" in sys.modules)
-    assert list(used.values()) == [True, True]
-
-
-def test_a_scheduler_that_is_not_there_is_one_line(two_corpora, monkeypatch):
-    pytest.importorskip("distributed")
-    monkeypatch.setattr("pipeline.data.execution.PATIENCE", 0.5)
-    nowhere = changed(two_corpora, preparation={"scheduler": "tcp://127.0.0.1:9", "shard_pairs": 50})
-    with pytest.raises(ValueError, match="^preparation.scheduler=tcp://127.0.0.1:9 cannot be reached: [^\n]*$"):
-        prepare(nowhere)
-
-
-@pytest.mark.parametrize("after", [0, 3, 8, 14])
-def test_what_was_done_before_an_interruption_is_not_done_again(two_corpora, monkeypatch, after):
-    two_corpora = changed(two_corpora, preparation={"shard_pairs": 50})
-    done = []
-
-    def do(piece):
-        if len(done) == after:
-            raise KeyboardInterrupt
-        piece.function(*piece.arguments, piece.output)
-        done.append(piece.output.parent.name)
-
-    expected = content(prepare(replace(two_corpora, output=OutputConfig(data=f"{two_corpora.output.data}.whole"))))
-    with monkeypatch.context() as patch:
-        patch.setattr(Piece, "do", do)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(two_corpora)
-        after = -1
-        assert content(prepare(two_corpora)) == expected
-    assert Counter(done) == {"clean": 5, "near_overlap": 5, "encoded": 9}
-
-
-def test_a_killed_process_leaves_no_corpus_and_no_workers_and_the_next_goes_on(two_corpora, tmp_path, monkeypatch):
-    two_corpora = changed(two_corpora, preparation={"shard_pairs": 5, "workers": 2})
-    write_configuration(two_corpora, tmp_path / "config.yaml")
-    command = [sys.executable, "scripts/prepare.py", "--config", str(tmp_path / "config.yaml")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    while len(list(tmp_path.glob(".data.work/clean/*.json"))) < 3:
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=20)  # the workers have these pipes too
-    assert not (tmp_path / "data").exists()
-
-    done = []
-    do = Piece.do
-    monkeypatch.setattr(Piece, "do", lambda piece: done.append(piece.output.parent.name) or do(piece))
-    prepared = prepare(changed(two_corpora, preparation={"workers": 1}))
-    assert done.count("clean") <= 46 - 3
-    elsewhere = changed(two_corpora, output={"data": str(tmp_path / "elsewhere")}, preparation={"workers": 1})
-    assert content(prepared) == content(prepare(elsewhere))
-
-
-def test_work_of_other_settings_is_not_used(two_corpora, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("pipeline.data.stages.Stages.learn", lambda stages: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            prepare(two_corpora)
-    report = prepare(of_second(two_corpora, cleaning={"max_characters": 10})).report
-    assert report["dropped"] == {"too_long": 30}
-
-
-def test_a_worker_that_is_killed_is_one_line(tmp_path):
-    pieces = [Piece(_die, (), tmp_path / str(number), 1) for number in range(4)]
-    with (
-        Workers(PreparationConfig(workers=2)) as workers,
-        pytest.raises(ValueError, match="one of preparation.workers=2 processes was killed .*: lower it"),
-    ):
-        workers.do(pieces)
-
-
-def _die(output):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_what_is_nearly_held_out_and_near_duplicates_are_dropped(two_corpora, tmp_path):
-    lines = [f"{side} one long sentence that is nearly the same as another" for side in ("xx", "yy")]
-    train = [
-        write_lines(tmp_path / f"t.{n}", [f"{line} {end}" for end in ("a", "b")] + [f"{n} other"])
-        for n, line in enumerate(lines)
-    ]
-    corpora = CorporaConfig(train=train, valid_size=0, test_size=0)
-    near = replace(
-        two_corpora,
-        corpora=corpora,
-        cleaning=CleaningConfig(near_duplicates=0.7),
-        tokenizer=TokenizerConfig(vocab_size=40),
-    )
-    assert prepare(near).report["dropped"] == {"near_duplicate": 1}
-    test = [write_lines(tmp_path / f"test.{n}", [f"{line} c"]) for n, line in enumerate(("quite different", lines[1]))]
-    assert prepare(changed(near, corpora={"test": test}, cleaning={"near_duplicates": 0})).report["dropped"] == {
-        "near_overlap": 2
-    }
-
-
 def test_held_out_text_stays_as_it_was_read(configuration):
     lines = [f" xx\u00a0{number}  {number * 7919} " for number in range(60)]
     write_lines(Path(configuration.corpora.train[0]), lines)
@@ -393,7 +188,7 @@ def test_the_vocabulary_is_learned_from_so_many_pairs_at_even_distances(configur
         seen.extend(source)
         raise ValueError("enough")
 
-    monkeypatch.setattr("pipeline.data.stages.train_tokenizers", train)
+    monkeypatch.setattr("pipeline.data.encoding.train_tokenizers", train)
     with pytest.raises(ValueError, match="enough"):
         prepare(changed(configuration, tokenizer={"sample_pairs": 20}, preparation={"shard_pairs": 7, "workers": 1}))
     assert [int(text.split()[1]) for text in seen] == list(range(0, 60, 3))

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,16 @@ def test_whole_groups_are_held_out_as_many_as_come_nearest(tmp_path):
     names = verdicts(tmp_path, pairs, CorporaConfig(valid_size=49, test_size=71), groups=groups)
     assert [names.count(name) for name in ("train", "valid", "test")] == [600 - 40 - 80, 40, 80]
     assert len(set(zip(groups, names, strict=True))) == 30
+
+
+def test_a_split_that_is_not_as_large_as_asked_is_told(tmp_path):
+    pairs = [(f"source {i}", f"target {i}") for i in range(600)]
+    groups = [f"chapter {i // 20}" for i in range(600)]
+    with pytest.warns(UserWarning, match="^40 pairs are held out for valid instead of 49: .*split_seed"):
+        verdicts(tmp_path, pairs, CorporaConfig(valid_size=49, test_size=0), groups=groups)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdicts(tmp_path, pairs, CorporaConfig(valid_size=42, test_size=0), groups=groups)
 
 
 def test_training_pairs_with_a_side_on_either_side_of_valid_or_test_are_dropped(tmp_path):
