@@ -45,11 +45,13 @@ def load(
     folder: Path,
     shard_pairs: int,
     advance: Callable[[int], None] = lambda count: None,
+    most: int | None = None,
 ) -> Iterator[Shard]:
     """One corpus's rows of a split, written into a folder as shards of so many, each handed on when it is whole.
 
     Rows keep their order and text its raw form. ``group`` names what belongs together (a chapter) and ``fault`` a
     reason not to use the row, where a kind of corpus knows such things. Shards that are there are not written again.
+    ``most`` rows are read at most.
 
     Raises:
         ValueError: the corpus is not what the configuration says; the message names file and row.
@@ -57,7 +59,7 @@ def load(
     """
     read_whole = folder / "read_whole"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = iter(()) if read_whole.exists() else _rows(corpus, split)
+    rows = iter(()) if read_whole.exists() else islice(_rows(corpus, split), most)
     total = 0
     for number in count():
         path = folder / f"{number:05}.arrow"
@@ -66,13 +68,20 @@ def load(
             next(islice(rows, num_rows, num_rows), None)  # passes over them
             advance(num_rows)
         elif first := next(rows, None):
-            num_rows = write_arrow(path, SCHEMA, _columns(islice(chain([first], rows), shard_pairs), advance))
+            num_rows = write_rows(path, islice(chain([first], rows), shard_pairs), advance)
         else:
             break
         total += num_rows
         yield Shard(path, num_rows)
     read_whole.touch()
-    print(f"    {total:,} pair{'s' * (total != 1)}", file=sys.stderr)
+    print(f"    {'the first ' * (most == total)}{total:,} pair{'s' * (total != 1)}", file=sys.stderr)
+
+
+def write_rows(
+    path: Path, rows: Iterator[tuple[str | None, ...]], advance: Callable[[int], None] = lambda count: None
+) -> int:
+    """Write a raw shard, whole or not at all; the number of its rows."""
+    return write_arrow(path, SCHEMA, _columns(rows, advance))
 
 
 def identity(corpus: CorpusConfig) -> tuple[dict, list[Path]]:
@@ -110,8 +119,8 @@ def verse_files(corpus: CorpusConfig) -> list[Path]:
 class Kind(NamedTuple):
     """How one kind of corpus is read."""
 
-    read: Callable[[CorpusConfig, list[str]], Iterator[tuple[str | None, ...]]]
-    """Rows of files or splits, in the order of ``COLUMNS``; later columns may be missing."""
+    read: Callable[..., Iterator[tuple[str | None, ...]]]
+    """``read(corpus, names)``: rows of files or splits, in the order of ``COLUMNS``; later columns may be missing."""
 
     expand: Callable[[CorpusConfig, list[str]], list[str]]
     """The files or splits that the names stand for."""
@@ -121,6 +130,9 @@ class Kind(NamedTuple):
 
     settings: tuple[str, ...]
     """The other settings that change the rows, besides ``reverse``."""
+
+    seeks: bool = False
+    """``read(corpus, names, start)`` begins at a row without reading those before."""
 
 
 def _files(corpus: CorpusConfig, names: list[str]) -> list[str]:
@@ -142,9 +154,11 @@ KINDS = {
     "tsv": Kind(tsv_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
     "csv": Kind(csv_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
     "jsonl": Kind(jsonl_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
-    "parquet": Kind(parquet_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),
+    "parquet": Kind(parquet_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS), seeks=True),
     "arrow": Kind(arrow_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),
-    "hub": Kind(hub_pairs, _as_they_are, local_files, ("name", "configuration", *LANGUAGES, *COLUMN_SETTINGS)),
+    "hub": Kind(
+        hub_pairs, _as_they_are, local_files, ("name", "configuration", *LANGUAGES, *COLUMN_SETTINGS), seeks=True
+    ),
     "tmx": Kind(tmx_pairs, _files, named_files, LANGUAGES),
     "xliff": Kind(xliff_pairs, _files, named_files, LANGUAGES),
     "gettext": Kind(catalog_pairs, catalog_files, named_files, (*LANGUAGES, "message_language", "package")),
@@ -153,15 +167,16 @@ KINDS = {
 }
 
 
-def read_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
-    """Rows of files or splits, in the order of ``COLUMNS``; later columns may be missing."""
+def read_pairs(corpus: CorpusConfig, names: list[str], start: int = 0) -> Iterator[tuple[str | None, ...]]:
+    """Rows of files or splits from one on, in the order of ``COLUMNS``; later columns may be missing."""
     kind = KINDS[corpus.kind]
     if not corpus.reverse:
-        return kind.read(corpus, kind.expand(corpus, names))
+        names = kind.expand(corpus, names)
+        return kind.read(corpus, names, start) if kind.seeks else islice(kind.read(corpus, names), start, None)
     there = dataclasses.replace(
         corpus, source_language=corpus.target_language, target_language=corpus.source_language, reverse=False
     )
-    return ((target, source, *rest) for source, target, *rest in read_pairs(there, names))
+    return ((target, source, *rest) for source, target, *rest in read_pairs(there, names, start))
 
 
 def _rows(corpus: CorpusConfig, split: str) -> Iterator[tuple[str | None, ...]]:

@@ -102,32 +102,40 @@ class ResegmentedPairs(EncodedPairs):
         return [[tag + ids for tag, ids in zip(tags, sources, strict=True)], targets]
 
 
-class IdLists:
-    """A column of lists as numpy views of the Arrow file's memory: ``lists[rows]`` copies nothing."""
-
-    def __init__(self, column: pa.ChunkedArray):
-        offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self.values = [chunk.values.to_numpy() for chunk in column.chunks]
-        self.first_rows = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
-        empty = np.zeros(0, dtype=np.int32)
-        self.begins = np.concatenate([empty, *(chunk[:-1] for chunk in offsets)])
-        self.lengths = np.concatenate([empty, *(np.diff(chunk) for chunk in offsets)])
-
-    def __getitem__(self, rows: np.ndarray) -> list[np.ndarray]:
-        chunks = np.searchsorted(self.first_rows, rows, side="right") - 1
-        begins = self.begins[rows]
-        places = zip(chunks.tolist(), begins.tolist(), (begins + self.lengths[rows]).tolist(), strict=True)
-        return [self.values[chunk][begin:end] for chunk, begin, end in places]
-
-
-class Texts:
-    """A column of texts, ``texts[rows]``; of long columns, Arrow's own ``take`` copies more than is asked for."""
+class Column:
+    """A column that lies in memory chunk after chunk."""
 
     def __init__(self, column: pa.ChunkedArray):
         self.chunks = column.chunks
         self.first_rows = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
 
+    def chunk_of(self, rows: np.ndarray) -> np.ndarray:
+        """The number of each row's chunk."""
+        return np.searchsorted(self.first_rows, rows, side="right") - 1
+
+
+class IdLists(Column):
+    """A column of lists as numpy views of the Arrow file's memory: ``lists[rows]`` copies nothing."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        super().__init__(column)
+        offsets = [chunk.offsets.to_numpy() for chunk in self.chunks]
+        self.values = [chunk.values.to_numpy() for chunk in self.chunks]
+        empty = np.zeros(0, dtype=np.int32)
+        self.begins = np.concatenate([empty, *(chunk[:-1] for chunk in offsets)])
+        self.lengths = np.concatenate([empty, *(np.diff(chunk) for chunk in offsets)])
+
+    def __getitem__(self, rows: np.ndarray) -> list[np.ndarray]:
+        begins = self.begins[rows]
+        ends = begins + self.lengths[rows]
+        places = zip(self.chunk_of(rows).tolist(), begins.tolist(), ends.tolist(), strict=True)
+        return [self.values[chunk][begin:end] for chunk, begin, end in places]
+
+
+class Texts(Column):
+    """A column of texts, ``texts[rows]``; of long columns, Arrow's own ``take`` copies more than is asked for."""
+
     def __getitem__(self, rows: np.ndarray) -> list[str]:
-        chunks = np.searchsorted(self.first_rows, rows, side="right") - 1
+        chunks = self.chunk_of(rows)
         places = zip(chunks.tolist(), (rows - self.first_rows[chunks]).tolist(), strict=True)
         return [self.chunks[chunk][row].as_py() for chunk, row in places]

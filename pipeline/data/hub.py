@@ -1,40 +1,57 @@
-"""Data sets of the Hugging Face Hub, and local folders of the same layout. Loading scripts are never run."""
+"""Data sets of the Hugging Face Hub, and local folders of the same layout, read as they come: nothing is kept of them.
+Loading scripts are never run.
+"""
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
+import pyarrow as pa
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.tables import BATCH, column_pairs, column_paths
 
 
-def hub_pairs(corpus: CorpusConfig, splits: list[str]) -> Iterator[tuple[str | None, ...]]:
-    """The rows of the named splits.
+def hub_pairs(corpus: CorpusConfig, splits: list[str], start: int = 0) -> Iterator[tuple[str | None, ...]]:
+    """The rows of the named splits from one on. Only a split with a slice (``train[:1000]``) is fetched as a whole.
 
     Raises ``ValueError``, in one line, for a data set that does not exist, needs a script or cannot be reached.
     """
     if not corpus.name:
         raise ValueError("corpora.name is empty: name the data set of the Hub (owner/name), or a local folder")
+    name = f"corpora.name={corpus.name}"
     with tempfile.TemporaryDirectory() as folder:
         # datasets' cache knows local files by size and time alone, so they are read anew.
         cache = folder if Path(corpus.name).is_dir() else None
         try:
             rows = datasets.load_dataset(
-                corpus.name, corpus.configuration or None, split="+".join(splits), cache_dir=cache
+                corpus.name,
+                corpus.configuration or None,
+                split="+".join(splits),
+                cache_dir=cache,
+                streaming=not any("[" in split for split in splits),
             )
+            rows = rows if rows.features else rows._resolve_features()  # of text they are known from its first rows
         except Exception as error:  # of many kinds: datasets', huggingface_hub's, httpx's
-            raise ValueError(f"corpora.name={corpus.name}: {_reason(error)}") from error
-        name = f"corpora.name={corpus.name}"
+            raise ValueError(f"{name}: {_reason(error)}") from error
         paths = column_paths(corpus, rows.features.arrow_schema, name)
         columns = list(dict.fromkeys(path[0] for path in paths))
-        yield from column_pairs(paths, rows.select_columns(columns).with_format("arrow").iter(BATCH), name)
+        tables = rows.select_columns(columns).skip(start).with_format("arrow").iter(BATCH)
+        yield from column_pairs(paths, _readable(tables, name), name)
 
 
 def local_files(corpus: CorpusConfig) -> list[Path]:
     """The files of a local folder; a data set of the Hub is known by its name."""
     return sorted(path for path in Path(corpus.name).rglob("*") if path.is_file()) if corpus.name else []
+
+
+def _readable(tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
+    """What goes wrong with the data later on is told in the same way."""
+    try:
+        yield from tables
+    except Exception as error:
+        raise ValueError(f"{name}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -7,7 +7,9 @@ its number from 1.
 import contextlib
 import csv
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -130,14 +132,18 @@ def _inside(row: object, column: str) -> object:
     return row
 
 
-def parquet_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
-    """Columns of Parquet files."""
+def parquet_pairs(corpus: CorpusConfig, names: list[str], start: int = 0) -> Iterator[tuple[str | None, ...]]:
+    """Columns of Parquet files from a row on; row groups before it are not read."""
     for name in names:
         with _readable(name, "Parquet"), pq.ParquetFile(name) as file:
             paths = column_paths(corpus, file.schema_arrow, name)
             wanted = [".".join(path) for path in paths] + [f"{path[0]}.{name}" for path in paths for name in LISTS]
-            batches = file.iter_batches(BATCH, columns=wanted)  # which leaves out those that are not there
-            yield from column_pairs(paths, batches, name)
+            ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
+            passed = bisect_right(ends, start)
+            # Columns that are not there are left out.
+            batches = file.iter_batches(BATCH, row_groups=list(range(passed, len(ends))), columns=wanted)
+            yield from islice(column_pairs(paths, batches, name), start - (ends[passed - 1] if passed else 0), None)
+            start = max(0, start - file.metadata.num_rows)
 
 
 def arrow_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:

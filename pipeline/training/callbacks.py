@@ -21,6 +21,9 @@ from pipeline.training.run_log import RunLog
 from pipeline.training.signals import StopSignals
 from pipeline.training.validation import METRICS, Validator
 
+LEAST_SCALE = 1e-4
+"""Where 16-bit floats scale the loss by less than this, every update is skipped: its gradient is infinite by itself."""
+
 
 class AfterUpdate(Callback):
     """Logs, validates, saves and ends training, whose state it keeps in ``standing``."""
@@ -46,7 +49,7 @@ class AfterUpdate(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
-            self.record = RunLog(self.run / "logs", trainer.global_step)
+            self.record = RunLog(self.run / "logs", trainer.global_step, self.validator.columns)
         self.signals.install()
         self.start_progress = self.module.progress()
         self.start_clock = self.clock = time.monotonic()
@@ -83,8 +86,9 @@ class AfterUpdate(Callback):
 
         Its position counts the batches of one device, which are others where the same updates are spread anew.
         """
-        loops, epochs = checkpoint["loops"]["fit_loop"], checkpoint["callbacks"][self.state_key]["standing"]["epochs"]
+        loops = checkpoint["loops"]["fit_loop"]
         batches, ended = loops["epoch_loop.batch_progress"], loops["epoch_loop.batch_progress"]["is_last_batch"]
+        epochs = checkpoint["epoch"] + ended
         for counts in (batches["current"], batches["total"]):
             here = counts["ready"] * trainer.accumulate_grad_batches // checkpoint["dragoman"]["accumulate_batches"]
             counts.update(ready=here, started=here, processed=here, completed=here - (not ended))
@@ -97,7 +101,8 @@ class AfterUpdate(Callback):
     def after_update(self, trainer: Trainer, step: int) -> None:
         limits, standing = self.limits, self.standing
         standing.step = step
-        standing.epochs = trainer.current_epoch + trainer.is_last_batch
+        epochs = trainer.datamodule.passes((trainer.fit_loop.batch_idx + 1) / trainer.num_training_batches)
+        standing.epochs = int(epochs)
         self.pass_time()
         if limits.max_minutes:  # all ranks go by rank 0's clock, or their learning rates and their end would differ
             standing.seconds = trainer.strategy.broadcast(standing.seconds)
@@ -120,8 +125,7 @@ class AfterUpdate(Callback):
             saving |= best
             ending |= bool(standing.ending(limits))
         if row and self.record:
-            epoch = trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) / trainer.num_training_batches
-            self.record.add({"step": step, "epoch": epoch, "minutes": standing.seconds / 60} | row)
+            self.record.add({"step": step, "epoch": epochs, "minutes": standing.seconds / 60} | row)
             if validating:
                 self.record.draw()
         if saving or ending:
@@ -147,8 +151,8 @@ class AfterUpdate(Callback):
         module = self.module
         sums = [torch.as_tensor(module.totals[name], dtype=torch.float64, device=module.device) for name in TOTALS]
         totals = module.trainer.strategy.reduce(torch.stack(sums), reduce_op="sum").tolist()
-        norm_matters = self.limits.precision != "16"  # whose loss scaling tries too large factors, and skips the update
-        if not math.isfinite(totals[0]) or (norm_matters and not math.isfinite(totals[TOTALS.index("gradient_norm")])):
+        scaler = getattr(module.trainer.precision_plugin, "scaler", None)
+        if not all(map(math.isfinite, totals)) or (scaler and scaler.get_scale() < LEAST_SCALE):
             raise ValueError(
                 f"loss or gradient is not finite any more before update {self.standing.step}: lower "
                 f"optimizer.learning_rate={self.configuration.optimizer.learning_rate:g} or raise "
@@ -164,12 +168,13 @@ class AfterUpdate(Callback):
         row = {
             "loss": sums["loss"] / sums["target_tokens"],
             "learning_rate": self.module.learning_rate,
-            "gradient_norm": sums["gradient_norm"] / sums["updates"],
             "source_tokens_per_second": sums["source_tokens"] / seconds,
             "target_tokens_per_second": sums["target_tokens"] / seconds,
             "waiting": self.row_waiting / seconds,
             "padding": 1 - (sums["source_tokens"] + sums["target_tokens"]) / sums["cells"],
         }
+        if sums["updates"]:
+            row["gradient_norm"] = sums["gradient_norm"] / sums["updates"]
         self.module.totals = dict.fromkeys(TOTALS, 0.0)
         self.row_seconds = self.row_waiting = 0.0
         return row
@@ -243,4 +248,7 @@ class WholeFiles(TorchCheckpointIO):
 def describe(scores: dict[str, float]) -> str:
     """Scores of a validation in words."""
     text = f"validation loss {scores['valid_loss']:.4f}, perplexity {scores['valid_perplexity']:.2f}"
-    return text + (f", BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}" if "bleu" in scores else "")
+    if "bleu" in scores:
+        text += f", BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}"
+    each = [f"{name.removeprefix('bleu_')} {scores[name]:.2f}" for name in scores if name.startswith("bleu_")]
+    return text + (f" (BLEU {', '.join(each)})" if each else "")

@@ -17,6 +17,7 @@ CHANGEABLE = (
     *(f"trainer.{name}" for name in ("validate_every", "patience", "checkpoint_every", "keep_last", "log_every")),
     "trainer.attention_pictures",
     "batching.num_workers",
+    "preparation.",
     "search.",
     "output.",
 )

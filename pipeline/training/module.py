@@ -99,8 +99,11 @@ class TranslationModule(LightningModule):
         # Lightning's own clipping refuses fused optimizers, and keeps the norm to itself.
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.configuration.optimizer.clip_norm or math.inf)
         if self.global_rank == 0:  # the same on all
-            self.totals["gradient_norm"] += norm.double()
-            self.totals["updates"] += 1
+            # A gradient that overflows 16 bits is no update for Adam, whose own count leaves it out too. It is one for
+            # ``global_step``: its batches are behind, and where training stands in the data is told by that alone.
+            counts = norm.isfinite() | (self.configuration.trainer.precision != "16")
+            self.totals["gradient_norm"] += norm.double().where(counts, 0.0)
+            self.totals["updates"] += counts
 
     def progress(self) -> float:
         """The share of the training that lies behind, by the nearest of its limits, in [0, 1]."""
@@ -110,8 +113,8 @@ class TranslationModule(LightningModule):
             shares.append(self.global_step / limits.max_steps)
         if limits.max_epochs:
             accumulate = self.trainer.accumulate_grad_batches
-            batches = loop.batch_idx // accumulate * accumulate
-            shares.append((self.current_epoch + batches / self.trainer.num_training_batches) / limits.max_epochs)
+            share = loop.batch_idx // accumulate * accumulate / self.trainer.num_training_batches
+            shares.append(self.trainer.datamodule.passes(share) / limits.max_epochs)
         if limits.max_minutes:
             shares.append(self.seconds / 60 / limits.max_minutes)
         return min(1.0, max(shares))

@@ -6,6 +6,7 @@ on from, so that the record reads as if there had been no break.
 
 import csv
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -25,20 +26,21 @@ COLUMNS = {
     "padding": "share of padding in the batches, both sides",
     "valid_loss": "label-smoothed loss in nats per target token of the validation data",
     "valid_perplexity": "exp of the plain negative log-likelihood per target token",
-    "bleu": "of the greedy translations of trainer.validation_sentences pairs",
+    "bleu": "of the greedy translations of trainer.validation_sentences pairs; the mean of several directions",
     "chrf": "likewise",
 }
 
 
 class RunLog:
-    """Opens the record in ``folder`` to go on after update ``step``."""
+    """Opens the record in ``folder`` to go on after update ``step``; ``columns`` are more than those of ``COLUMNS``."""
 
-    def __init__(self, folder: Path, step: int):
+    def __init__(self, folder: Path, step: int, columns: Sequence[str] = ()):
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "metrics.csv"
+        self.columns = [*COLUMNS, *columns]
         self.rows = [row for row in read_rows(self.path) if row["step"] <= step]
         with written_whole(self.path) as new, open(new, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows)
         self.tensorboard = SummaryWriter(folder, purge_step=step + 1)
@@ -48,7 +50,7 @@ class RunLog:
         row = {name: value if name == "step" else float(f"{value:.8g}") for name, value in row.items()}
         self.rows.append(row)
         with open(self.path, "a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
         for name, value in row.items():
             if name != "step":
                 self.tensorboard.add_scalar(name, value, row["step"])

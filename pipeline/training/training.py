@@ -43,7 +43,8 @@ def train(configuration: Configuration) -> None:
     prepared = prepare(configuration)
     module = TranslationModule(configuration, prepared.tokenizers, prepared.fingerprint)
     after_update = AfterUpdate(module, Validator(prepared, module), display)
-    trainer = build_trainer(configuration.trainer, after_update)
+    data = TranslationData(configuration, prepared)
+    trainer = build_trainer(configuration.trainer, after_update, new_data_every_epoch=data.stream is not None)
     newest, passport = newest_checkpoint(run, display)
     if newest:
         check_continuation(newest, passport, module, trainer)
@@ -57,7 +58,7 @@ def train(configuration: Configuration) -> None:
     advice = f"lower batching.tokens_per_batch={batching.tokens_per_batch}, raise trainer.accumulate_batches as much, "
     try:
         with memory_advice(advice + "and choose another output.run"):
-            trainer.fit(module, datamodule=TranslationData(configuration, prepared), ckpt_path=newest)
+            trainer.fit(module, datamodule=data, ckpt_path=newest)
         if ending := after_update.standing.ending(configuration.trainer):
             ship_the_better(trainer, after_update, ending)
     except BaseException as error:
@@ -67,6 +68,7 @@ def train(configuration: Configuration) -> None:
             raise ValueError("another process of this training has ended; its error message tells why") from error
         raise
     finally:
+        data.teardown("fit")
         after_update.close()
     if not ending:
         leave(after_update)
@@ -79,7 +81,7 @@ def quieten_lightning() -> None:
         warnings.filterwarnings("ignore", module=name)
 
 
-def build_trainer(config: TrainerConfig, after_update: AfterUpdate) -> Trainer:
+def build_trainer(config: TrainerConfig, after_update: AfterUpdate, new_data_every_epoch: bool = False) -> Trainer:
     """Lightning's trainer; when it validates, logs, saves and ends is ``after_update``'s business."""
     on_gpu = torch.cuda.is_available() and config.accelerator != "cpu"
     if config.accelerator == "gpu" and not on_gpu:
@@ -101,6 +103,7 @@ def build_trainer(config: TrainerConfig, after_update: AfterUpdate) -> Trainer:
         max_epochs=-1,
         accumulate_grad_batches=config.accumulate_batches,
         use_distributed_sampler=False,
+        reload_dataloaders_every_n_epochs=int(new_data_every_epoch),
         callbacks=[after_update],
         plugins=[WholeFiles()],
         limit_val_batches=0,

@@ -1,22 +1,25 @@
 """How good the model is now: loss over all validation tokens, BLEU and chrF of greedy translations of some sentences.
 
 Every rank takes its share and all get the same scores: sums of losses are added up, translations are put back in their
-order, each exactly once.
+order, each exactly once. Where the model has several directions each is scored by itself, and their mean is the score.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
 
 import torch
 from pytorch_lightning import Trainer
 from torch import distributed
 
 from pipeline.checkpoint import written_whole
+from pipeline.data.config import CorpusConfig
 from pipeline.data.preparation import Prepared
 from pipeline.inference.attention import attended
 from pipeline.inference.attention_pictures import draw
@@ -27,6 +30,44 @@ from pipeline.training.module import TranslationModule
 
 METRICS = {"bleu": "bleu", "chrf": "chrf", "loss": "valid_loss"}
 """The column of a validation's scores that ``trainer.metric`` names."""
+
+
+SCORED = ("bleu", "chrf")
+
+
+class Direction(NamedTuple):
+    """Sentences from one language into another."""
+
+    source_language: str
+    target_language: str
+    rows: list[int]
+    """Those of the validation data that are translated."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.source_language}-{self.target_language}"
+
+
+def directions(corpora: Sequence[CorpusConfig], corpus: Sequence[int], count: int) -> list[Direction]:
+    """The directions of validation pairs, of which the numbers of their corpora are given, each with its share of
+    ``count`` pairs, taken at even distances, and at least one; none where ``count`` is 0."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for row, number in enumerate(corpus if count else []):
+        rows.setdefault((corpora[number].source_language, corpora[number].target_language), []).append(row)
+    share = max(1, count // max(1, len(rows)))
+    return [
+        Direction(*languages, [found[i * len(found) // some] for some in [min(share, len(found))] for i in range(some)])
+        for languages, found in rows.items()
+    ]
+
+
+def column(metric: str, direction: str) -> str:
+    """Of the log.
+
+    >>> column("bleu", "en-de")
+    'bleu_en-de'
+    """
+    return f"{metric}_{direction}"
 
 
 class Validator:
@@ -46,13 +87,14 @@ class Validator:
             )
         if limits.attention_pictures and not find_spec("matplotlib"):
             raise ValueError("trainer.attention_pictures=true needs matplotlib: pip install 'dragoman[plots]'")
-        count = min(limits.validation_sentences, len(prepared.valid))
-        pairs = prepared.valid.select([i * len(prepared.valid) // count for i in range(count)])
+        self.directions = directions(configuration.corpora.each, prepared.valid["corpus"], limits.validation_sentences)
+        pairs = prepared.valid.select([row for direction in self.directions for row in direction.rows])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
         self.languages = [self.tokenizers.language_of(ids) for ids in pairs["source_ids"]]
-        self.target_language = configuration.corpora.target_language
-        if count:
-            bleu_tokenizer(self.target_language)  # one that is missing must not end training at its first validation
+        for direction in self.directions:
+            bleu_tokenizer(
+                direction.target_language
+            )  # one that is missing must not end training at its first validation
 
     def scores(self, trainer: Trainer) -> tuple[dict[str, float], list[str]]:
         """Columns of the log, and the translations."""
@@ -60,9 +102,26 @@ class Validator:
             scores = self.losses(trainer)
             translations = self.translations(trainer)
         if translations:
-            results = score(translations, self.references, self.target_language, metrics=("bleu", "chrf"))
-            scores |= {name: result.value for name, result in results.items()}
+            scores |= self.scores_of(translations)
         return scores, translations
+
+    def scores_of(self, translations: list[str]) -> dict[str, float]:
+        """BLEU and chrF, and, where there are several directions, those of each."""
+        each, begin = {}, 0
+        for direction in self.directions:
+            part = slice(begin, begin := begin + len(direction.rows))
+            texts = translations[part], self.references[part]
+            each[direction.name] = score(*texts, direction.target_language, metrics=SCORED)
+        scores = {name: mean(results[name].value for results in each.values()) for name in SCORED}
+        if len(each) > 1:
+            scores |= {column(name, direction): each[direction][name].value for name in SCORED for direction in each}
+        return scores
+
+    @property
+    def columns(self) -> list[str]:
+        """What ``scores_of`` adds to the log where there are several directions."""
+        several = self.directions if len(self.directions) > 1 else []
+        return [column(name, direction.name) for name in SCORED for direction in several]
 
     @property
     def translator(self) -> Translator:

@@ -176,7 +176,7 @@ def test_a_script_is_never_run(folder):
 def test_an_unknown_split_or_column_is_named_with_what_there_is(folder):
     (folder / "set").mkdir()
     write_hub("blue")
-    with pytest.raises(ValueError, match=r'Unknown split "nope". Should be one of \[\'train\'\]'):
+    with pytest.raises(ValueError, match=r"Bad split: nope. Available splits: \['train'\]"):
         pairs(name="set", **HUB | {"train": ["nope"]})
     with pytest.raises(
         ValueError, match="no text column en, only translation.de, translation.en|translation.en, translation.de"

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from pytorch_lightning import Trainer
+from pytorch_lightning.plugins.precision import MixedPrecision
 from torch.utils.data import DataLoader
 
 from pipeline.data.batching import collate
@@ -26,11 +27,12 @@ class Words:
 def module(tiny):
     words = Words()
 
-    def build(**options) -> TranslationModule:
+    def build(precision: str = "32", **options) -> TranslationModule:
         options = dict(tied_embeddings="target", dropout=0.0) | options
         # A large eps makes Adam's update proportional to the gradient, instead of to its sign.
         optimizer = dict(warmup_steps=1, learning_rate=10.0, eps=1.0, clip_norm=0.0)
-        return TranslationModule(tiny(model=options, optimizer=optimizer), Tokenizers(words, words))
+        configuration = tiny(model=options, optimizer=optimizer, precision=precision)
+        return TranslationModule(configuration, Tokenizers(words, words))
 
     return build
 
@@ -111,3 +113,22 @@ def test_dropout_depends_on_seed_epoch_and_batch_only(module):
     torch.rand(7)
     assert loss(module, 0) == first
     assert loss(module, 1) != first
+
+
+def test_an_update_that_overflows_16_bits_is_none_but_its_batches_are_behind(module):
+    """Scaled far too much at first, the loss overflows, and its update is skipped."""
+    module = module(precision="16")
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", 2.0**126, backoff_factor=2.0**-126))],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, DataLoader(in_batches(SENTENCES, 4, 20.0), batch_size=None))
+    (steps,) = {int(state["step"]) for state in trainer.optimizers[0].state.values()}
+    assert steps == module.totals["updates"] == 1
+    assert module.global_step == 2
+    assert 0 < float(module.totals["gradient_norm"]) < 1e3
