@@ -10,7 +10,7 @@ import pytest
 from pipeline import cli
 
 ROOT = Path(__file__).parents[1]
-TEXTS = [ROOT / "README.md", *sorted(ROOT.glob("configs/*.yaml"))]
+TEXTS = [ROOT / "README.md", ROOT / "tests/README.md", *sorted(ROOT.glob("configs/*.yaml"))]
 PLACEHOLDER = re.compile(r"(?:^|/)[A-Z]+(?:\.\w+)?$|[*<>{}…]")
 """``configs/X.yaml``, ``configs/*.yaml``: stands for a file that the reader chooses."""
 
@@ -31,12 +31,12 @@ def commands(text: str) -> list[list[str]]:
 def command_of(script: str, monkeypatch):
     """The function that a script makes a command line of."""
     given = []
-    monkeypatch.setattr(cli, "main", given.append)
+    monkeypatch.setattr("command_line.main", given.append)
     runpy.run_path(str(ROOT / script), run_name="__main__")
     return given[0]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_parses(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     for _, script, *arguments in commands(path.read_text("utf-8")):
@@ -48,10 +48,16 @@ def test_every_command_parses(path, monkeypatch):
         assert callable(command)
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_file_of_the_repository_that_is_named_exists(path):
     named = re.findall(r"(?<![\w/.])(?:configs|models|pipeline|scripts|tests)/[\w./*-]*\w", path.read_text("utf-8"))
     assert not [name for name in named if not PLACEHOLDER.search(name) and not (ROOT / name).exists()]
+
+
+def test_every_test_that_stands_against_a_fault_is_there():
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "tests/README.md").read_text("utf-8"))
+    assert len(named) > 80
+    assert not [test for file, test in named if f"\ndef {test}(" not in (ROOT / file).read_text("utf-8")]
 
 
 def test_the_readme_gives_the_two_commands_that_start_everything_and_ci_runs_them():

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from models.config import ModelConfig
 from models.encoder_decoder import EncoderDecoder
+from models.loss import projected_cross_entropy
 from models.recurrent import RecurrentModel
 from models.transformer import Transformer
 
@@ -140,6 +141,7 @@ def test_a_choice_that_cannot_be_is_named_with_its_value_and_a_remedy(choices, m
 PAD, V = 0, 13
 SOURCE = torch.tensor([[4, 5, 6, 7, 8, 9, 3], [8, 9, 7, 5, 3, 0, 0], [10, 3, 0, 0, 0, 0, 0]])
 TARGET_IN = torch.tensor([[2, 4, 5, 6, 7, 8, 9, 10], [2, 7, 11, 0, 0, 0, 0, 0], [2, 8, 9, 5, 4, 6, 0, 0]])
+TARGET_OUT = torch.tensor([[4, 5, 6, 7, 8, 9, 10, 3], [7, 11, 3, 0, 0, 0, 0, 0], [8, 9, 5, 4, 6, 3, 0, 0]])
 """Longer than the window, and than the window with the global positions."""
 LENGTHS = [(7, 8), (5, 3), (2, 6)]
 EXACT = dict(atol=1e-11, rtol=1e-11)
@@ -199,6 +201,21 @@ def test_every_source_token_counts(model):
         changed = SOURCE[:1].clone()
         changed[0, s] = 12
         assert ((model(changed, TARGET_IN[:1]) - before).abs().amax(-1) > 1e-9).all()
+
+
+def test_nothing_is_learned_at_padding(model):
+    """From reading it, that is: where the same table holds the output's weights, padding is learned not to be said."""
+    read = []
+    tables = {model.source_embedding, model.target_embedding}
+    hooks = [table.register_forward_hook(lambda _, ids, vectors: read.append((*ids, vectors))) for table in tables]
+    hidden = model.decode(TARGET_IN, model.encode(SOURCE))
+    for hook in hooks:
+        hook.remove()
+    loss, _ = projected_cross_entropy(hidden, model.output_weight, TARGET_OUT, smoothing=0.1, pad_id=PAD)
+    assert len(read) == 2
+    gradients = torch.autograd.grad(loss, [vectors for _, vectors in read])
+    for (ids, _), gradient in zip(read, gradients, strict=True):
+        assert torch.equal(gradient.abs().sum(-1) > 0, ids != PAD)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

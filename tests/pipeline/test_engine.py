@@ -1,8 +1,10 @@
 """Every setting of a search reaches the model: what is returned has the score of forced decoding, and depends on its
 sentence alone."""
 
+import copy
 import dataclasses
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -18,9 +20,11 @@ from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
 from pipeline.inference.banned import pattern, spellings
-from pipeline.inference.engine import FORBIDDEN_IDS, EnsembleEngine, Source, TorchEngine
+from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
 from pipeline.inference.risk import choose
-from pipeline.inference.translator import Translation, Translator, _best_first
+from pipeline.inference.translation import Sentence, Translation
+from pipeline.inference.translator import Translator, _best_first
+from pipeline.inference.vocabulary import ANY, Vocabulary, occurs
 
 WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
 SENTENCES = [
@@ -100,7 +104,7 @@ def forced_logits(models, search, source, target_in):
     """The next token's, after each of ``target_in``."""
     if len(models) == 1:
         return models[0](source, target_in)
-    ensemble = Ensemble([model.step for model in models], FORBIDDEN_IDS, search.ensemble, search.ensemble_weights)
+    ensemble = Ensemble([model.step for model in models], ANY.forbidden_ids, search.ensemble, search.ensemble_weights)
     state = EnsembleState(tuple(model.start(model.encode(source)) for model in models))
     logits = []
     for ids in target_in.split(1, 1):
@@ -116,7 +120,7 @@ def forced_score(models, search, source, hypothesis):
         forced_logits(models, search, ids, target_in),
         tokens,
         pad_id=PAD_ID,
-        forbidden_ids=FORBIDDEN_IDS,
+        forbidden_ids=ANY.forbidden_ids,
         length=LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
         repetition=search.repetition_penalty,
     ).item()
@@ -133,9 +137,9 @@ def obeys(search, source, hypothesis, limit):
     assert all(contains(ids, term) for term in source.terms if hypothesis.finished)
     rest = ids[len(source.prefix) :]
     assert not any(contains(rest, phrase) for phrase in BANNED)
-    assert not set(ids) & {*FORBIDDEN_IDS, EOS_ID}
+    assert not set(ids) & {*ANY.forbidden_ids, EOS_ID}
     assert len(ids) + hypothesis.finished <= limit
-    assert not hypothesis.finished or len(ids) >= search.min_length or source.prefix
+    assert not hypothesis.finished or len(ids) + 1 >= search.min_length or source.prefix
 
 
 @pytest.mark.parametrize(
@@ -197,10 +201,57 @@ def test_what_is_asked_for_has_room_below_any_limit(models):
     assert tuple(hypothesis.ids[:4]) == prefix and all(contains(hypothesis.ids, term) for term in terms)
 
 
+def test_a_prefix_beyond_the_limit_is_all_there_is(models):
+    search = settings(max_length_ratio=0.0, max_length_extra=3)
+    for method in ("beam", "sampling"):
+        engine, search = TorchEngine(models[0]), dataclasses.replace(search, method=method)
+        [[beyond]] = engine.search([Source((9, 10), (5, 6, 7, 8))], search)
+        assert (beyond.ids, beyond.finished) == ([5, 6, 7, 8], False)
+        [[below]] = engine.search([Source((9, 10), (5, 6))], search)
+        assert below.ids[:2] == [5, 6] and len(below.ids) + below.finished == 3
+
+
+@pytest.mark.parametrize("method", ["beam", "sampling"])
+def test_the_least_and_the_greatest_length_count_alike(models, sources, method):
+    search = settings(method=method, min_length=5, max_length_ratio=0.0, max_length_extra=5)
+    sources = [source._replace(prefix=()) for source in sources]
+    found = [each for [each] in TorchEngine(models[0]).search(sources, search)]
+    assert all(len(each.ids) + each.finished == 5 for each in found)
+    assert any(each.finished for each in found)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("name", ["beam", "sampling"])
+@torch.inference_mode()
+def test_pieces_that_stand_for_no_text_are_never_found_and_have_no_share_of_the_probability(
+    models, sources, name, number
+):
+    """Whatever the model thinks of them."""
+    forbidden = [*ANY.forbidden_ids, 9, 40]
+    loud = [copy.deepcopy(model) for model in models[:number]]
+    vocabulary = Vocabulary(tuple(forbidden))
+    found = []
+    for bias in (0.0, 30.0):
+        engines = [TorchEngine(model, workers=1, vocabulary=vocabulary) for model in loud]
+        for engine in engines:
+            engine.step = partial(with_bias, engine.step, torch.tensor(forbidden), bias)
+        engine = engines[0] if number == 1 else EnsembleEngine(engines)
+        found.append(engine.search([source for source in sources if not source.prefix], settings(**SETTINGS[name]), 3))
+    for quiet, pushed in zip(*found, strict=True):
+        assert [each.ids for each in quiet] == [each.ids for each in pushed]
+        assert [each.score for each in quiet] == pytest.approx([each.score for each in pushed], abs=1e-5)
+        assert not any({*each.ids} & {*forbidden} for each in quiet)
+
+
+def with_bias(step, forbidden, bias, ids, state):
+    logits, state = step(ids, state)
+    return logits.index_add(1, forbidden, torch.full((len(logits), len(forbidden)), bias, dtype=logits.dtype)), state
+
+
 def test_where_rules_leave_nothing_there_is_an_empty_unfinished_hypothesis(models, tokenizers):
     everything = [(id,) for id in range(4, tokenizers.target.vocab_size)]
     for method in ("beam", "sampling"):
-        search = settings(method=method, min_length=1)
+        search = settings(method=method, min_length=2)
         [[hypothesis]] = TorchEngine(models[0]).search([Source((9, 10))], search, 1, everything)
         assert hypothesis == ([], -float("inf"), False)
 
@@ -210,6 +261,20 @@ def test_where_rules_leave_nothing_there_is_an_empty_unfinished_hypothesis(model
 
 def translator_of(models, tokenizers, number=1):
     return Translator(engine_of(models, number), tokenizers, CONFIGURATION)
+
+
+def test_terms_end_where_words_end(models, tokenizers):
+    """Of an untrained model, which goes on with a word as readily as it begins one."""
+    asked = [Sentence(text, terms=(term,)) for text in SENTENCES for term in ("cat", "tree", "gard", "a", "ca")]
+    inside, apart = 0, Vocabulary.of(tokenizers.target)
+    for vocabulary in (ANY, apart):
+        engine = TorchEngine(models[0], workers=1, vocabulary=vocabulary)
+        found = Translator(engine, tokenizers, CONFIGURATION).hypotheses(asked)
+        for sentence, [best] in zip(asked, found, strict=True):
+            if vocabulary is apart and best.finished:
+                assert occurs(sentence.terms[0], best.text)
+            inside += vocabulary is ANY and not occurs(sentence.terms[0], best.text)
+    assert inside > 3, "else there was nothing to see"
 
 
 def test_no_translation_contains_a_banned_word(models, tokenizers):
@@ -249,11 +314,11 @@ def test_a_banned_text_is_returned_only_where_nothing_else_is_left():
 
 
 @pytest.mark.parametrize("metric", ["chrf", "bleu"])
-@pytest.mark.parametrize("method, num", [("beam", 4), ("sampling", 8)])
+@pytest.mark.parametrize("method, num", [("beam", 8), ("sampling", 8)])
 def test_the_translation_of_least_risk_comes_first(models, tokenizers, metric, method, num):
     translator = translator_of(models, tokenizers)
     search = settings(method=method, minimum_bayes_risk=metric, candidates=8)
-    plain = dataclasses.replace(search, minimum_bayes_risk="none")
+    plain = dataclasses.replace(search, minimum_bayes_risk="none", beam_size=num)
     sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(SENTENCES)]
     for row, source in zip(translator.hypotheses(SENTENCES, search, 3), sources, strict=True):
         [hypotheses] = translator.engine.search([source], plain, num)
@@ -284,10 +349,16 @@ def test_folders_of_models_translate_as_one(models, tokenizers, tmp_path):
     loaded = Translator.load([tmp_path / "0", tmp_path / "1"], device="cpu")
     expected = translator_of(models, tokenizers, 2)
     assert loaded.translate(SENTENCES) == expected.translate(SENTENCES)
-    other = train_tokenizers(WORDS[:9] * 2, WORDS, TokenizerConfig(vocab_size=40))
-    save_model(tmp_path / "other", build_model(CONFIGURATION, other), other, CONFIGURATION, {})
-    with pytest.raises(ValueError, match=r"0 and .*other have different tokenizers and cannot translate as one"):
-        Translator.load([tmp_path / "0", tmp_path / "other"])
+
+
+def test_models_of_other_tokenizers_of_the_same_size_do_not_translate_as_one(tokenizers, tmp_path):
+    reversed_words = [" ".join(word[::-1] for word in WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
+    others = train_tokenizers(reversed_words, reversed_words, CONFIGURATION.tokenizer)
+    assert others.source.vocab_size == tokenizers.source.vocab_size
+    for name, each in (("one", tokenizers), ("other", others)):
+        save_model(tmp_path / name, build_model(CONFIGURATION, each), each, CONFIGURATION, {})
+    with pytest.raises(ValueError, match=r"one and .*other have different tokenizers and cannot translate as one"):
+        Translator.load([tmp_path / "one", tmp_path / "other"])
 
 
 # What is refused

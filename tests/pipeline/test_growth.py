@@ -3,8 +3,6 @@
 import csv
 import dataclasses
 import itertools
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,15 +13,8 @@ from models.config import ModelConfig
 from pipeline.benchmarks import commands, growth, plots
 from pipeline.benchmarks.growth import MECHANISMS, Cell, GatedConvolution, exponent, exponents, measure, peak_memory
 
-ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(d_model=8, num_heads=2, random_features=16)
-
-
-def run(*words, cwd):
-    command = [sys.executable, str(ROOT / "scripts/benchmark.py"), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8")
 
 
 def read(path):
@@ -149,12 +140,14 @@ def test_names_beside_lines_do_not_overlap_and_stay_within_the_panel():
     assert placed[:2] == [0.1, 0.5] and placed[-1] == 1
 
 
-def test_the_command_measures_every_mechanism_and_writes_tables_and_figure(tmp_path):
-    words = "attention --lengths 32 16 64 --d_model 8 --num_heads 2 --report new/g.csv --plot new/g.png".split()
-    done = run(*words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == f"measuring {', '.join(MECHANISMS)} at lengths 16, 32, 64\n"
-    assert "torch" in done.stdout and "width 8, 2 heads, batch 1" in done.stdout
+def test_the_command_measures_every_mechanism_and_writes_tables_and_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(growth, "SECONDS_A_TURN", 0)
+    monkeypatch.setattr(growth, "refuse_what_is_not_there", lambda: None)  # it would bind all tests after this one
+    report, plot = tmp_path / "new/g.csv", tmp_path / "new/g.png"
+    commands.attention(lengths=[32, 16, 64], d_model=8, num_heads=2, report=str(report), plot=str(plot))
+    said = capsys.readouterr()
+    assert said.err == f"measuring {', '.join(MECHANISMS)} at lengths 16, 32, 64\n"
+    assert "torch" in said.out and "width 8, 2 heads, batch 1" in said.out
     rows = read(tmp_path / "new/g.csv")
     assert [(row["mechanism"], row["length"]) for row in rows] == [
         (m, n) for n in ("16", "32", "64") for m in MECHANISMS

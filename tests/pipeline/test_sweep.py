@@ -8,7 +8,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 
 from models.config import ModelConfig
 from pipeline.benchmarks.sweep import alone, configurations, markdown, sweep, under_one_budget
-from pipeline.checkpoint import checkpoints
 from pipeline.cli import read_configuration, write_configuration
 from pipeline.config import Configuration, OutputConfig, TrainerConfig
+from pipeline.training.fit import fit
+from pipeline.training.module import TranslationModule
 
 ROOT = Path(__file__).parents[2]
 
@@ -249,33 +249,38 @@ output: {data: data/words}
 """
 
 
-def test_killed_in_the_middle_of_training_the_real_programs_go_on_to_the_table(tmp_path):
+def test_from_a_training_that_was_stopped_the_real_programs_go_on_to_the_table(tmp_path, monkeypatch):
     words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
     pairs = [(f"{a} {b}", f"{b}n {a}n") for a in words for b in words[::3]]
     for side, name in enumerate(("train.en", "train.de")):
         (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
     (tmp_path / "words.yaml").write_text(CONFIG, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    configuration = under_one_budget(read_configuration("words.yaml"))
+    step = TranslationModule.training_step
+
+    def stopped(self, batch):
+        if self.global_step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch)
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(TranslationModule, "training_step", stopped)
+        fit(configurations(configuration, ["rotary"], Path("sweep"))["rotary"])
+
     command = [sys.executable, str(ROOT / "scripts/sweep.py"), "--config", "words.yaml", "--folder", "sweep"]
     command += ["--mechanisms", "rotary", "--report", "table.json"]
-    options = dict(cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
-    run = tmp_path / "sweep/rotary"
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL, **options) as first:
-        while first.poll() is None and not checkpoints(run):
-            time.sleep(0.01)
-        os.killpg(first.pid, signal.SIGKILL)
-    assert not (run / "finished.json").exists()
-    again = subprocess.run(command, capture_output=True, encoding="utf-8", **options)
-    assert again.returncode == 0, again.stderr
-    assert "sweep/rotary: timing training" in again.stderr and "timing the translation of 20" in again.stderr
-    assert "going on with sweep/rotary" in again.stderr and "from update" in again.stderr
-    assert "rotary" in again.stdout and "tok:13a" in again.stdout
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    swept = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8")
+    assert swept.returncode == 0, swept.stderr
+    assert "sweep/rotary: timing training" in swept.stderr and "timing the translation of 20" in swept.stderr
+    assert "going on with sweep/rotary" in swept.stderr and "from update 6" in swept.stderr
+    assert "rotary" in swept.stdout and "tok:13a" in swept.stdout
     (row,) = json.loads((tmp_path / "table.json").read_text("utf-8"))["rows"]
     figures = [value for name, value in row.items() if name not in ("mechanism", "BLEU")]
     assert len(figures) == 5 and min(figures) >= 0
-    effective = read_configuration(run / "config.yaml")
+    effective = read_configuration("sweep/rotary/config.yaml")
     assert (effective.model.positions, effective.trainer.max_minutes) == ("rotary", 0)
-    third = subprocess.run(command, capture_output=True, encoding="utf-8", **options)
-    assert "sweep/rotary is finished\n" in third.stderr and third.stdout == again.stdout
 
 
 @pytest.mark.parametrize(
