@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import itertools
 import sys
-from pathlib import Path
 
 import pytest
 import torch
