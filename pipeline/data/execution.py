@@ -151,7 +151,7 @@ def available_cores() -> int:
 
 
 def _in_one_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def end_with_parent() -> None:

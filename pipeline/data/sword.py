@@ -5,14 +5,14 @@ import math
 import re
 import statistics
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pysword.modules import SwordModules
+from pysword.cleaner import GBFCleaner, ThMLCleaner
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.packages import fetch
+from pipeline.data.sword_modules import Module, Place, find_modules
 
 TWICE = math.log(2)
 INSTEAD = "or name a folder with SWORD modules (corpora.sword_folder), or files of your own (corpora.kind=text)"
@@ -60,13 +60,7 @@ def verse_pairs(corpora: CorpusConfig, names: list[str]) -> Iterator[Row]:
 
 def module_files(corpora: CorpusConfig) -> list[Path]:
     """The files of both modules, which are fetched where they are missing."""
-    return [path for module in _modules(corpora) for path in module.files]
-
-
-class Module(NamedTuple):
-    modules: SwordModules
-    name: str
-    files: list[Path]
+    return [path for module in _modules(corpora) for path in sorted(module.data.rglob("*")) if path.is_file()]
 
 
 def _modules(corpora: CorpusConfig) -> tuple[Module, Module]:
@@ -80,37 +74,21 @@ def _module(corpora: CorpusConfig, side: str, package: str, name: str) -> Module
     folder = Path(corpora.sword_folder) if corpora.sword_folder else _shared(package)
     if not (folder / "mods.d").is_dir():
         raise ValueError(f"corpora.sword_folder={folder} has no mods.d: name the folder that holds mods.d and modules")
-    modules = SwordModules(str(folder))
-    found = modules.parse_modules()
-    if not name and len(found) == 1:
-        (name,) = found
-    if name not in found:
-        raise ValueError(f"corpora.{side}_module={name}: set it to one of {', '.join(sorted(found))} (in {folder})")
-    data = folder / found[name]["datapath"]
-    files = [path for path in (data if data.is_dir() else data.parent).rglob("*") if path.is_file()]
-    return Module(modules, name, sorted(files))
+    modules = find_modules(folder)
+    if not name and len(modules) == 1:
+        (name,) = modules
+    if name not in modules:
+        raise ValueError(f"corpora.{side}_module={name}: set it to one of {', '.join(modules)} (in {folder})")
+    return modules[name]
 
 
 def _shared(package: str) -> Path:
     return fetch(package, "sword", INSTEAD) / "usr" / "share" / "sword"
 
 
-def _plain_verses(module: Module) -> dict[tuple[str, int, int], str]:
-    """Text by (book, chapter, verse)."""
-    try:
-        bible = module.modules.get_bible_from_module(module.name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"corpora: SWORD module {module.name} cannot be read: {error}") from None
-    if hasattr(bible, "_decompressed_text"):  # pysword would unpack the whole book for every verse
-        bible._decompressed_text = lru_cache(maxsize=2)(bible._decompressed_text)
-    osis = module.modules._modules[module.name].get("sourcetype", "OSIS").upper() == "OSIS"
-    return {
-        (book.osis_name, chapter, verse): plain_text(text) if osis else " ".join(text.split())
-        for books in bible.get_structure().get_books().values()
-        for book in books
-        for chapter in range(1, book.num_chapters + 1)
-        for verse, text in enumerate(bible.get_iter(book.osis_name, chapter, clean=not osis), 1)
-    }
+def _plain_verses(module: Module) -> dict[Place, str]:
+    plain = PLAIN.get(module.description.get("sourcetype", "").lower(), plain_text)
+    return {place: " ".join(plain(text).split()) for place, text in module.verses()}
 
 
 # A psalm's title is canonical: many texts have it as the beginning of the first verse.
@@ -129,3 +107,7 @@ def plain_text(osis: str) -> str:
     text = GLUED.sub(r" \g<0>", text)
     text = html.unescape(TAG.sub(" ", WITHIN_WORDS.sub("", text)))
     return STRAY_BLANK.sub("", " ".join(text.split()))
+
+
+PLAIN = {"gbf": GBFCleaner().clean, "thml": ThMLCleaner().clean}
+"""What leaves a verse's text of the markups other than OSIS."""

@@ -1,11 +1,12 @@
 import struct
-from pathlib import Path
 
 import pytest
-from pysword.books import BibleStructure
+from pysword.sapphire import Sapphire
 
 from pipeline.data.config import CorporaConfig
 from pipeline.data.sword import module_files, plain_text, verse_pairs
+from pipeline.data.sword_modules import find_modules
+from tests.pipeline.data.sword_modules import write_module
 
 
 @pytest.mark.parametrize(
@@ -29,25 +30,6 @@ from pipeline.data.sword import module_files, plain_text, verse_pairs
 )  # fmt: skip
 def test_only_the_verse_s_own_words_are_left(osis, text):
     assert plain_text(osis) == text
-
-
-def write_module(folder: Path, name: str, verses: dict[tuple[int, int], str]) -> None:
-    """Verses of Genesis as an uncompressed SWORD module."""
-    (folder / "mods.d").mkdir(parents=True, exist_ok=True)
-    (folder / "modules" / name).mkdir(parents=True)
-    (folder / "mods.d" / f"{name}.conf").write_text(
-        f"[{name}]\nDataPath=./modules/{name}/\nModDrv=RawText\nSourceType=OSIS\nEncoding=UTF-8\n"
-    )
-    places = BibleStructure("kjv", ["ot"])
-    index = {}
-    content = b""
-    for (chapter, verse), text in verses.items():
-        (place,) = places.ref_to_indicies("Gen", chapter, verse)["ot"]
-        index[place] = (len(content), len(text.encode()))
-        content += text.encode()
-    (folder / "modules" / name / "ot").write_bytes(content)
-    records = (struct.pack("<IH", *index.get(place, (0, 0))) for place in range(max(index) + 1))
-    (folder / "modules" / name / "ot.vss").write_bytes(b"".join(records))
 
 
 def english(chapter: int, verse: int) -> str:
@@ -102,3 +84,100 @@ def test_a_module_must_be_named_where_there_are_several(bibles):
 def test_a_folder_without_modules_is_refused(tmp_path):
     with pytest.raises(ValueError, match="corpora.sword_folder=.* has no mods.d"):
         module_files(CorporaConfig(kind="sword", sword_folder=str(tmp_path)))
+
+
+@pytest.fixture(scope="module")
+def verses():
+    return {(chapter, verse): english(chapter, verse) + " é" for chapter in range(1, 4) for verse in range(1, 5)}
+
+
+def read(folder):
+    (module,) = find_modules(folder).values()
+    return {(chapter, verse): text for (book, chapter, verse), text in module.verses() if text and book == "Gen"}
+
+
+@pytest.mark.parametrize("packing", ["", "ZIP", "BZIP2", "XZ"])
+def test_verses_may_be_packed(tmp_path, verses, packing):
+    write_module(tmp_path, "english", verses, packing)
+    assert read(tmp_path) == verses
+
+
+def test_a_module_that_does_not_name_its_encoding_is_in_utf_8_or_else_in_windows_latin_1(tmp_path, verses):
+    for encoding in ("utf-8", "cp1252"):
+        write_module(tmp_path, "english", verses, encoding=encoding)
+        conf = tmp_path / "mods.d" / "english.conf"
+        conf.write_text(conf.read_text().partition("Encoding")[0])
+        assert read(tmp_path) == verses
+
+
+def test_text_of_older_markup_is_plain_too(tmp_path):
+    write_module(tmp_path, "english", {(1, 1): "<TS>Title<Ts>In the <i>beginning</i><RF>note<Rf>"})
+    conf = tmp_path / "mods.d" / "english.conf"
+    texts = []
+    for markup in ("GBF", "ThML", "OSIS"):
+        conf.write_text(conf.read_text().replace("OSIS", markup))
+        corpus = CorporaConfig(kind="sword", sword_folder=str(tmp_path))
+        texts.append(next(iter(verse_pairs(corpus, []))).source)
+        conf.write_text(conf.read_text().replace(markup, "OSIS"))
+    assert texts == ["In the <i>beginning</i>", "TitleIn the beginningnote", "Title In the beginning note"]
+
+
+def test_an_encrypted_module_is_read_with_its_key(tmp_path):
+    data = write_module(tmp_path, "english", {(1, 1): "In the beginning"})
+    cipher = Sapphire("key")
+    (data / "ot").write_bytes(bytes(map(cipher.encrypt, (data / "ot").read_bytes())))
+    conf = tmp_path / "mods.d" / "english.conf"
+    conf.write_text(conf.read_text() + "CipherKey=key\n")
+    assert read(tmp_path) == {(1, 1): "In the beginning"}
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:20] + bytes([content[20] ^ 255]) + content[21:]
+
+
+DAMAGE = {
+    "a text that ends too early": ("", "ot", lambda content: content[:-1], "ot ends before its text"),
+    "a block that ends too early": ("ZIP", "ot.czz", lambda content: content[:-9], "ot.czz ends before its text"),
+    "a block that is not packed so": ("ZIP", "ot.czz", flipped, "a block that is not packed as zip"),
+    "a block too few": ("ZIP", "ot.czs", lambda content: content[:-12], "ot.czz has no block 2"),
+    "a verse outside of its block": (
+        "ZIP",
+        "ot.czv",
+        lambda content: content[:-10] + struct.pack("<IIH", 0, 1 << 30, 9),
+        "ends before its text",
+    ),
+    "bytes of no letter": (
+        "",
+        "ot",
+        lambda content: b"\xff" + content[1:],
+        "a verse that is not in its Encoding='utf-8'",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_no_missing_verse(tmp_path, verses, damage):
+    packing, name, change, complaint = DAMAGE[damage]
+    path = write_module(tmp_path, "english", verses, packing) / name
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"SWORD module english cannot be read: .*{complaint}.*: install it anew"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("ModDrv=RawText", "ModDrv=RawLD", "ModDrv='rawld' is none of rawtext, rawtext4, ztext, ztext4"),
+        ("OSIS", "OSIS\nVersification=Klingon", "Versification='klingon' is not known"),
+        ("UTF-8", "UTF-7½", r"Encoding='utf-7\\xbd' is none of UTF-8, Latin-1"),
+        ("./modules/english/", "./mods.d/", "mods.d has neither ot nor nt"),
+        ("./modules/english/", "/", "its DataPath='/' is not in"),
+        ("./modules/english/", "a\0b", r"its DataPath='a\\x00b' is not in"),
+    ],
+)
+def test_a_description_that_cannot_be_followed_is_one_line(tmp_path, verses, old, new, complaint):
+    write_module(tmp_path, "english", verses)
+    conf = tmp_path / "mods.d" / "english.conf"
+    conf.write_text(conf.read_text().replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=complaint):
+        read(tmp_path)
