@@ -22,13 +22,13 @@ the log-probabilities of what is forbidden to -inf, in place."""
 
 
 class MinLength:
-    """No end of sentence before ``min_length`` tokens."""
+    """No translation of less than ``min_length`` tokens, the end of sentence counted as in every length."""
 
     def __init__(self, min_length: int, eos_id: int):
         self.min_length, self.eos_id = min_length, eos_id
 
     def __call__(self, log_probs: Tensor, ids: Tensor, sentences: Tensor) -> None:
-        if ids.size(1) < self.min_length:
+        if ids.size(1) + 1 < self.min_length:
             log_probs[:, self.eos_id] = IMPOSSIBLE
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from models.length import LengthNormalisation
 from models.rules import IMPOSSIBLE, Rule, repetition_penalty
-from models.terms import Progress, choose_each
+from models.terms import APART, Progress, Words, choose_each
 
 LEAVING = 0.125
 """Sentences that are done leave the batch once they are such a part of it: to leave is to copy those that stay."""
@@ -67,6 +67,7 @@ def beam_search(
     repetition: float = 1.0,
     rules: Sequence[Rule] = (),
     terms: Sequence[Sequence[Sequence[int]]] = (),
+    words: Words = APART,
     bonus: Callable[[S], Float[Tensor, " rows"]] | None = None,
     groups: int = 1,
     diversity: float = 0.0,
@@ -76,10 +77,10 @@ def beam_search(
     """The best hypotheses of every sentence, best first: one to ``num_hypotheses`` of them.
 
     At every length the ``beam_size`` best unfinished hypotheses live on, and an ending one counts if it is among the
-    ``beam_size`` best of its length. A sentence is done when no living hypothesis, however it goes on, could beat the
-    last of its ``num_hypotheses`` best finished ones; asking for more therefore never changes the first. Hypotheses
-    stopped by the limit, or by rules that leave nothing, are returned only where none has finished. One beam is greedy
-    search: the first end of sentence is final.
+    ``beam_size`` best of its length, or as good as the last of these. A sentence is done when no living hypothesis,
+    however it goes on, could beat the last of its ``num_hypotheses`` best finished ones; asking for more therefore
+    never changes the first. Hypotheses stopped by the limit, or by rules that leave nothing, are returned only where
+    none has finished. One beam is greedy search: the first end of sentence is final.
 
     Args:
         step, state: see the module. ``state`` comes with one row a sentence; the search widens it.
@@ -90,6 +91,7 @@ def beam_search(
         rules: restrictions of what may follow what.
         terms: what must occur in each sentence's translation (``models.terms``), whose beam is wider by as many
             hypotheses as its terms have tokens, so that they do not take the place of others. Not with groups.
+        words: tells where the last word of a term ends.
         bonus: adds to the score of what finishes from each row of a state, 0 at most (``models.coverage``).
         groups: the beam's hypotheses are kept in so many groups, each of ``beam_size / groups``.
         diversity: a token costs a group so much for each hypothesis of an earlier group that takes it at the same
@@ -125,7 +127,12 @@ def beam_search(
         for rule in rules:
             rule(log_probs, so_far, alive.repeat_interleave(beams))
         if terms:
-            options = {"eos_id": eos_id, "beam_sizes": beam_sizes, "rooms": (limits - position).tolist()}
+            options = {
+                "eos_id": eos_id,
+                "beam_sizes": beam_sizes,
+                "rooms": (limits - position).tolist(),
+                "words": words,
+            }
             *chosen, progress = choose_each(progress, totals, log_probs.view(*totals.shape, -1), **options)
             ending, living = (Candidates(*rows) for rows in chosen)
         else:
@@ -193,8 +200,8 @@ class Candidates(NamedTuple):
 def _continuations(
     totals: Tensor, log_probs: Tensor, eos_id: int, beam_size: int, groups: int, diversity: float
 ) -> tuple[Candidates, Candidates]:
-    """Those that end here and count, and those that live on; ``beam_size`` of both, whose total is -inf where there
-    are fewer."""
+    """Those that end here and count, among twice ``beam_size``, and ``beam_size`` that live on; the total of what is
+    none is -inf."""
     sentences, beams = totals.shape
     log_probs = log_probs.view(sentences, beams, -1)
     share = beam_size // groups
@@ -211,8 +218,8 @@ def _continuations(
             found = Candidates(*(x.gather(1, order) for x in found))
         found = found._replace(parents=found.parents + (members.start or 0))
         ends = found.tokens == eos_id
-        over = found._replace(totals=found.totals.masked_fill(~ends, IMPOSSIBLE))
-        ending.append(Candidates(*(x[:, :share] for x in over)))
+        counts = ends & (ranks >= ranks[:, share - 1 : share])
+        ending.append(found._replace(totals=found.totals.masked_fill(~counts, IMPOSSIBLE)))
         order = ranks.masked_fill(ends, IMPOSSIBLE).topk(share).indices
         found = found._replace(totals=found.totals.masked_fill(ends, IMPOSSIBLE))
         living.append(Candidates(*(x.gather(1, order) for x in found)))

@@ -1,6 +1,7 @@
 """Where a model looks while it reads a sentence and writes its translation: attention's weights with their tokens."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from pipeline.data.batching import collate
 from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, SPECIAL_PIECES, UNK_ID, Tokenizer, tag
 from pipeline.inference.alignment import alignment, raw_words
+from pipeline.inference.translation import Translation
 from pipeline.inference.translator import Translator
 
 
@@ -97,6 +99,47 @@ def attended(
         if layers
     }
     return Attended(sentence, translation, kinds, translator.unicode_form, len(tags))
+
+
+def word_alignment(translator: Translator, translation: Translation) -> list[tuple[int, int]]:
+    """Pairs of words of a text and its translation, by their numbers between blanks, from 0. Each of its parts is
+    aligned by itself, as it was translated; what stayed as it is, word by word.
+
+    Raises:
+        ValueError: the model has no attention.
+    """
+    parts = translation.parts
+    firsts = (_first_words(texts) for texts in ([part.source for part in parts], [part.target for part in parts]))
+    found: set[tuple[int, int]] = set()
+    for part, i, j in zip(parts, *firsts, strict=True):
+        if not part.kept:
+            links = _links(translator, part.source, part.target)
+        else:
+            links = [(word, word) for word in range(len(part.source.split()))] if part.source == part.target else []
+        found.update((i + word, j + its) for word, its in links)
+    return sorted(found)
+
+
+def _links(translator: Translator, source: str, target: str) -> list[tuple[int, int]]:
+    """None where one of them is blank, or, divided into pieces anew, has more than the model has positions."""
+    [read], [written] = (
+        translator.source_ids([source]),
+        translator.tokenizers.target.encode([normalise(target, translator.unicode_form)]),
+    )
+    config, longest = translator.engine.model.config, max(len(read), len(written))
+    if not read or not written or (config.positions == "learned" and longest >= config.max_positions):
+        return []
+    return attended(translator, source, target, replace(translator.search, max_source_tokens=longest)).alignment()
+
+
+def _first_words(texts: Iterable[str]) -> Iterator[int]:
+    """The number of the first word of each of these texts, which stand one after the other."""
+    words, within = 0, False
+    for text in texts:
+        first = words - (within and not text[:1].isspace())  # it may go on with a word
+        yield first
+        if text:
+            words, within = first + len(text.split()), not text[-1].isspace()
 
 
 def _encode(

@@ -26,11 +26,8 @@ from models.search import Hypothesis, beam_search
 from models.terms import Progress
 from pipeline.config import SearchConfig, require, require_positions
 from pipeline.data.batching import pad_sources
-from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-
-FORBIDDEN_IDS = (PAD_ID, UNK_ID, BOS_ID)
-"""Never generated: they stand for no text."""
-
+from pipeline.data.tokenizer import BOS_ID, EOS_ID
+from pipeline.inference.vocabulary import ANY, FORBIDDEN_IDS, Vocabulary  # noqa: F401
 
 CHECK_EVERY = 4
 """Lengths between two looks at what is done: on a GPU the host then runs ahead, and a few finished rows stay longer."""
@@ -77,13 +74,14 @@ class Engine(Protocol):
 class TorchEngine:
     """Our own model and search."""
 
-    def __init__(self, model: EncoderDecoder, precision: str = "32", workers: int = 0):
+    def __init__(self, model: EncoderDecoder, precision: str = "32", workers: int = 0, vocabulary: Vocabulary = ANY):
         """
         Args:
             precision: ``32`` (as the model is), ``bf16``, or, on a CPU, ``int8``: of the products of matrices there, on
                 a GPU of everything. ``auto`` is ``bf16`` on a GPU that has it, and else ``32``.
                 On a CPU, the weights are those of the model as it is now: one that is trained on needs a new engine.
             workers: batches translated at the same time on a CPU; 0 is one for each of its threads.
+            vocabulary: what is known of the target's pieces.
 
         Raises:
             ValueError: ``int8`` on a GPU.
@@ -95,7 +93,7 @@ class TorchEngine:
             precision != "int8" or device.type == "cpu",
             "precision=int8 is for a CPU only: choose bf16 or 32 on a GPU, or device=cpu",
         )
-        self.model, self.project = model, model.project
+        self.model, self.project, self.vocabulary = model, model.project, vocabulary
         if precision == "bf16" and device.type == "cuda":
             self.model = copy.deepcopy(model).bfloat16()
             self.project = self.model.project
@@ -180,7 +178,7 @@ def _require_possible(engines: Sequence[TorchEngine], sources: Sequence[Source],
     for source in sources:
         for name, ids in (("prefix", source.prefix), *(("term", term) for term in source.terms)):
             require(
-                not set(ids) & {*FORBIDDEN_IDS, EOS_ID},
+                not set(ids) & {*engines[0].vocabulary.forbidden_ids, EOS_ID},
                 f"the {name} of tokens {list(ids)} has a character that the vocabulary lacks: leave it out",
             )
         if source.prefix or source.terms:
@@ -189,9 +187,10 @@ def _require_possible(engines: Sequence[TorchEngine], sources: Sequence[Source],
 
 
 def _max_length(source: Source, search: SearchConfig) -> int:
-    """What is asked for always has room, with the end of sentence."""
+    """What is asked for always has room, and after terms also the end of sentence. A prefix beyond the limit stays
+    without an end, since what would follow it is not wanted."""
     asked = len(source.prefix) + Progress.start(source.terms).need
-    return max(search.max_length(len(source.ids)), asked + 1)
+    return max(search.max_length(len(source.ids)), asked + bool(source.terms))
 
 
 def _search(
@@ -212,7 +211,8 @@ def _search(
                 listening.enter_context(coverage(engine.model, engine.step, search.coverage_penalty))
                 for engine in engines
             ]
-        find = partial(_search_batch, decoders, search=search, num_hypotheses=num_hypotheses, banned=banned)
+        options = {"search": search, "num_hypotheses": num_hypotheses, "banned": banned}
+        find = partial(_search_batch, decoders, vocabulary=engines[0].vocabulary, **options)
         if workers == 1:
             return list(chain.from_iterable(map(find, batches)))
         # One thread of a worker's own wins over several that share each small product, even where there is one only.
@@ -230,6 +230,7 @@ def _search_batch(
     search: SearchConfig,
     num_hypotheses: int,
     banned: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
 ) -> list[list[Hypothesis]]:
     device = decoders[0].device
     padded = pad_sources([source.ids for source in sources]).to(device)
@@ -238,7 +239,8 @@ def _search_batch(
     if len(decoders) == 1:
         step, [state] = decoders[0].step, states
     else:
-        step = Ensemble([each.step for each in decoders], FORBIDDEN_IDS, search.ensemble, search.ensemble_weights).step
+        steps, forbidden = [each.step for each in decoders], vocabulary.forbidden_ids
+        step = Ensemble(steps, forbidden, search.ensemble, search.ensemble_weights).step
         state = EnsembleState(tuple(states))
         if search.coverage_penalty:
             bonus = partial(_mean_bonus, decoders)
@@ -247,7 +249,7 @@ def _search_batch(
         "num_hypotheses": num_hypotheses,
         "bos_id": BOS_ID,
         "eos_id": EOS_ID,
-        "forbidden_ids": FORBIDDEN_IDS,
+        "forbidden_ids": vocabulary.forbidden_ids,
         "length": LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
         "repetition": search.repetition_penalty,
         "rules": _rules(search, sources, banned, device),
@@ -270,6 +272,7 @@ def _search_batch(
             limits,
             beam_size=search.beam_size,
             terms=[source.terms for source in sources] if any(source.terms for source in sources) else (),
+            words=vocabulary.words,
             bonus=bonus,
             groups=search.diverse_groups,
             diversity=search.diversity_penalty,

@@ -1,39 +1,54 @@
-"""Running text: paragraphs are divided into sentences, and put together again in the layout they had."""
+"""Running text: paragraphs are divided into sentences, and put together again in the layout they had.
+
+What white space stands between two sentences, at the ends of a line, and between lines and columns of one text stays
+as it is, and so do bullets, numbers of items, and sentences without a letter. Only where one language has blanks
+between sentences and the other has none, the plain blank is put in or left out.
+"""
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
-from statistics import mean
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.config import SearchConfig, require
-from pipeline.inference.segmentation import blank, sentences
-from pipeline.inference.translator import Sentence, Translation, Translator
+from pipeline.inference.segmentation import carried_over, sentences
+from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.translator import Translator
 
 LETTER = re.compile(r"[^\W\d_]")
+LINE = re.compile(r"[^\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+"""No sentence goes on beyond the end of a line, or of a column."""
 MARKERS = re.compile(r"\s*(?:(?:[-*+>•‣◦▪·–—]|#{1,6}|\(?\d{1,3}[.)]|\(?[a-z]\))\s+)*")
 """Indentation, and what begins an item of a list, a heading or a quotation."""
 
 
-class Paragraph(NamedTuple):
-    """A line of text; ``before`` and ``after``, which holds white space, stay as they are."""
+class Stretch(NamedTuple):
+    """Of a paragraph: a sentence, or what stands between two."""
 
-    before: str
-    sentences: list[str]
-    after: str
+    text: str
 
-    @classmethod
-    def of(cls, text: str, language: str) -> "Paragraph":
-        start = MARKERS.match(text).end()
-        end = max(start, len(text.rstrip()))
-        return cls(text[:start], [each.strip() for each in sentences(text[start:end], language)], text[end:])
+    is_sentence: bool = False
+    """It has a letter, and is to be translated."""
+
+
+def stretches(text: str, language: str) -> Iterator[Stretch]:
+    """What a paragraph consists of, one after the other."""
+    end = 0
+    for line in LINE.finditer(text):
+        start = line.start() + MARKERS.match(line[0]).end()
+        for sentence in sentences(text[start : line.end()], language):
+            place = start + len(sentence) - len(sentence.lstrip())
+            start += len(sentence)
+            stripped = sentence.strip()
+            if LETTER.search(stripped):
+                yield Stretch(text[end:place])
+                yield Stretch(stripped, is_sentence=True)
+                end = place + len(stripped)
+    yield Stretch(text[end:])
 
 
 class ParagraphTranslator(Translator):
-    """A translator of paragraphs, each a line: whatever number of sentences it has, it is one line again.
-
-    Line ends, indentation, bullets and numbers of items stay, and so does a sentence without a letter.
-    """
+    """A translator of paragraphs: whatever number of sentences and lines they have, their layout stays."""
 
     def __init__(self, translator: Translator):
         super().__init__(translator.engine, translator.tokenizers, translator.configuration, translator.to)
@@ -59,32 +74,31 @@ class ParagraphTranslator(Translator):
                 not prefix and not terms,
                 f"line {number} has a prefix or terms, which belong to a sentence: translate without --document",
             )
-            divided.append(Paragraph.of(text, self.languages[0]))
+            divided.append(list(stretches(text, self.languages[0])))
         asked = [
-            (sentence, number)
+            (stretch.text, number)
             for paragraph, number in zip(divided, numbers, strict=True)
-            for sentence in paragraph.sentences
-            if LETTER.search(sentence)
+            for stretch in paragraph
+            if stretch.is_sentence
         ]
-        translated, their_numbers = zip(*asked, strict=True) if asked else ((), ())
-        found = iter(self.of_sentences.hypotheses(translated, search, num_hypotheses, their_numbers))
+        texts, their_numbers = zip(*asked, strict=True) if asked else ((), ())
+        found = iter(self.of_sentences.hypotheses(texts, search, num_hypotheses, their_numbers))
         return [
-            self._joined(paragraph, [next(found) for each in paragraph.sentences if LETTER.search(each)])
+            self._joined(paragraph, [next(found) for stretch in paragraph if stretch.is_sentence])[:num_hypotheses]
             for paragraph in divided
         ]
 
-    def _joined(self, paragraph: Paragraph, found: list[list[Translation]]) -> list[Translation]:
-        between = blank(self.languages[1])
-        translations = []
-        for best in zip(*found, strict=False) if found else [()]:  # the shortest list decides
-            texts = iter(best)
-            sentences = [next(texts).text if LETTER.search(each) else each for each in paragraph.sentences]
-            translations.append(
-                Translation(
-                    paragraph.before + between.join(filter(None, sentences)) + paragraph.after,
-                    mean(each.score for each in best) if best else 0.0,
-                    all(each.finished for each in best),
-                    tuple(itertools.chain.from_iterable(each.ids for each in best)),
-                )
+    def _joined(self, paragraph: Sequence[Stretch], found: Sequence[Sequence[Translation]]) -> list[Translation]:
+        def whole(best: Sequence[Translation]) -> Translation:
+            translations = iter(best)
+            return joined(
+                (each.text, next(translations) if each.is_sentence else self._carried_over(place, paragraph))
+                for place, each in enumerate(paragraph)
             )
-        return translations
+
+        return distinct(map(whole, ranked(found)))
+
+    def _carried_over(self, place: int, paragraph: Sequence[Stretch]) -> str:
+        """What is between two sentences may be a blank, or none, of the source's language."""
+        text = paragraph[place].text
+        return carried_over(text, self.languages) if 0 < place < len(paragraph) - 1 else text

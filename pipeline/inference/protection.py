@@ -4,11 +4,14 @@ A sentence is translated in the first of these ways that brings back all its pro
 them, and its tags in the same pairs, nested, and no other tags:
 
 1. As it is: models copy much by themselves.
-2. With stand-ins, which our own search is made to use (``Sentence.terms``): small numbers, which every model has seen,
-   has learned to copy, and spells in a token. Tags are left out, and put around the words that attention says are
-   theirs.
+2. With stand-ins: small numbers, which every model has seen, has learned to copy, and spells in a token; our own beam
+   search is made to use them (``Source.terms``), samples are taken where they do. Tags are left out, and put around the
+   words that attention says are theirs.
 3. In pieces: the text between the spans is translated by itself, and the spans stay in their places. This cannot fail,
    since a piece whose translation would spoil a span, or add one, stays in its own language.
+
+All ways search as they are told to, for as many translations as are asked for; of those that a way finds, the ones that
+keep the spans are returned, and only where it finds none the next one is gone.
 """
 
 import dataclasses
@@ -16,15 +19,16 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import mean
 from typing import NamedTuple
 
 from pipeline.config import SearchConfig, require
+from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import UNK_ID
 from pipeline.inference.attention import attended
-from pipeline.inference.engine import EnsembleEngine, TorchEngine
+from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
 from pipeline.inference.tags import Tag, pairs, put_back, taken_out
-from pipeline.inference.translator import Sentence, Translation, Translator
+from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.translator import Passage, Translator
 
 # All take time in proportion to the text: a match begins where no longer one could have begun, and what may be repeated
 # is followed by something else than itself.
@@ -40,10 +44,13 @@ PATTERNS = {
 
 NUMBER = re.compile(PATTERNS["number"])
 LETTER = re.compile(r"[^\W\d_]")
-NOTHING = Translation("", 0.0, True)
 
 STAND_IN_BEAM = 8
 """Hypotheses at least, where there are stand-ins, and one more than the tokens of all that a sentence may have."""
+
+
+LOOKED_AT = 4
+"""Translations with stand-ins, for each that is wanted: one may have them twice, or as a word."""
 
 
 class Plan(NamedTuple):
@@ -73,10 +80,6 @@ class Piece(NamedTuple):
         end = len(text.rstrip())
         return cls(text[:start], text[start:end], text[end:])
 
-    @property
-    def whole(self) -> str:
-        return "".join(self)
-
     def ended_alike(self, translation: str) -> str:
         """Without a full stop, which models put after everything, where the words have none."""
         return translation.rstrip(".。 ") if self.words[-1:].isalnum() else translation
@@ -92,8 +95,9 @@ class ProtectingTranslator(Translator):
         require(bool(kinds), f"protect= names nothing: choose among {', '.join(PATTERNS)}")
         super().__init__(translator.engine, translator.tokenizers, translator.configuration, translator.to)
         self.pattern = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind in kinds))
-        self.stand_ins = self._numbers_by_tokens()
-        self.takes_terms = isinstance(self.engine, TorchEngine | EnsembleEngine)
+        self.undivided = self.pattern
+        self.stand_ins = self._numbers_in_tokens()
+        self.has_stand_ins = isinstance(self.engine, TorchEngine | EnsembleEngine)
 
     def hypotheses(
         self,
@@ -102,24 +106,25 @@ class ProtectingTranslator(Translator):
         num_hypotheses: int = 1,
         numbers: Iterable[int] | None = None,
     ) -> list[list[Translation]]:
-        """As of ``Translator``; where a sentence is not translated as it is, there is one translation of it."""
-        search = search or self.search
-        sentences = [Sentence(each) if isinstance(each, str) else each for each in sentences]
-        numbers = list(itertools.islice(numbers or itertools.count(1), len(sentences)))
+        """As of ``Translator``."""
+        found = super().hypotheses(sentences, search, num_hypotheses, numbers)
+        texts = [each if isinstance(each, str) else each.text for each in sentences]
+        return [
+            [each for each in translations if self.keeps(text, each.text)] or [joined([(text, text)])]
+            for text, translations in zip(texts, found, strict=True)
+        ]
+
+    def of_passages(
+        self, passages: Sequence[Passage], search: SearchConfig, num_hypotheses: int
+    ) -> list[list[Translation]]:
         # Where all words are protected there is nothing to translate, and a model would find words all the same.
-        asked = [Sentence("") if self._all_protected(each.text) else each for each in sentences]
-        found = super().hypotheses(asked, search, num_hypotheses, numbers)
-        for row, sentence in enumerate(sentences):
-            if asked[row] is not sentence:
-                found[row] = [NOTHING._replace(text=sentence.text)]
-        ways = (self._with_stand_ins, self._in_pieces) if self.takes_terms else (self._in_pieces,)
-        for way in ways:
-            for row, sentence in enumerate(sentences):
-                found[row] = [each for each in found[row] if self.keeps(sentence.text, each.text)]
+        found = [[joined([(text, text)])] if self._all_protected(text) else [] for text, _ in passages]
+        for way in (super().of_passages, self._with_stand_ins, self._in_pieces):
             if left := [row for row, translations in enumerate(found) if not translations]:
-                again = way([sentences[row] for row in left], search, [numbers[row] for row in left])
-                for row, translation in zip(left, again, strict=True):
-                    found[row] = [translation] if translation else []
+                again = way([passages[row] for row in left], search, num_hypotheses)
+                for row, translations in zip(left, again, strict=True):
+                    kept = [each for each in translations if self.keeps(passages[row].text, each.text)]
+                    found[row] = kept[:num_hypotheses]
         return found
 
     def keeps(self, source: str, target: str) -> bool:
@@ -135,22 +140,26 @@ class ProtectingTranslator(Translator):
         return spans > 0 and not LETTER.search(rest)
 
     def _with_stand_ins(
-        self, sentences: Sequence[Sentence], search: SearchConfig, numbers: Sequence[int]
-    ) -> list[Translation | None]:
-        search = dataclasses.replace(
-            search,
-            method="beam",
-            beam_size=max(search.beam_size, STAND_IN_BEAM),
-            diverse_groups=1,
-            minimum_bayes_risk="none",
-        )
-        plans = [self._plan(sentence.text) for sentence in sentences]
-        asked = [
-            Sentence(plan.text, sentence.prefix, (*sentence.terms, *plan.spans)) if plan else Sentence("")
-            for sentence, plan in zip(sentences, plans, strict=True)
-        ]
-        found = super().hypotheses(asked, search, 1, numbers)
-        return [self._put_back(best, plan) if plan else None for plan, (best, *_) in zip(plans, found, strict=True)]
+        self, passages: Sequence[Passage], search: SearchConfig, num_hypotheses: int
+    ) -> list[list[Translation]]:
+        forced = search.method == "beam" and search.diverse_groups == 1
+        if forced:
+            search = dataclasses.replace(search, beam_size=max(search.beam_size, STAND_IN_BEAM))
+        found: list[list[Translation]] = [[] for _ in passages]
+        asked = {}
+        plans = [self._plan(passage.text) if self.has_stand_ins else None for passage in passages]
+        encoded = self.source_ids([plan.text if plan else "" for plan in plans])
+        for row, (passage, plan, ids) in enumerate(zip(passages, plans, encoded, strict=True)):
+            if plan and 0 < len(ids) <= search.max_source_tokens:
+                terms = (*passage.source.terms, *(self.stand_ins[each] for each in plan.spans if forced))
+                asked[row] = Passage(plan.text, Source(tuple(ids), passage.source.prefix, terms))
+        tries = LOOKED_AT * num_hypotheses
+        if search.method == "beam":
+            tries = min(tries, search.beam_size)
+        again = super().of_passages(list(asked.values()), search, tries)
+        for row, translations in zip(asked, again, strict=True):
+            found[row] = [text for each in translations if (text := self._put_back(each, plans[row]))]
+        return found
 
     def _plan(self, text: str) -> Plan | None:
         """None where spans touch letters, or are too many."""
@@ -169,7 +178,7 @@ class ProtectingTranslator(Translator):
             stands_for[stand_in] = span
             parts[-1] += stand_in + following
         without_tags = taken_out(parts, tags)
-        if not without_tags or sum(self.stand_ins[each] for each in stands_for) >= STAND_IN_BEAM:
+        if not without_tags or sum(len(self.stand_ins[each]) for each in stands_for) >= STAND_IN_BEAM:
             return None
         return Plan(without_tags[0], stands_for, without_tags[1])
 
@@ -184,54 +193,58 @@ class ProtectingTranslator(Translator):
                 return None
         if text is None:
             return None
-        return found._replace(text=NUMBER.sub(lambda number: plan.spans.get(number[0], number[0]), text))
+        text = NUMBER.sub(lambda number: plan.spans.get(number[0], number[0]), text)
+        [ids] = self.tokenizers.target.encode([normalise(text, self.unicode_form)])
+        return found._replace(text=text, ids=tuple(ids), parts=())
 
     def _in_pieces(
-        self, sentences: Sequence[Sentence], search: SearchConfig, numbers: Sequence[int]
-    ) -> list[Translation]:
-        divided = [[Piece.of(part) for part in self.pattern.split(sentence.text)] for sentence in sentences]
-        asked = [
-            (piece.words, number)
-            for pieces, number in zip(divided, numbers, strict=True)
-            for piece in pieces
-            if piece.words
-        ]
-        found = iter(super().hypotheses([words for words, _ in asked], search, 1, [number for _, number in asked]))
+        self, passages: Sequence[Passage], search: SearchConfig, num_hypotheses: int
+    ) -> list[list[Translation]]:
+        divided = [[Piece.of(part) for part in self.pattern.split(passage.text)] for passage in passages]
+        words = [piece.words for pieces in divided for piece in pieces if piece.words]
+        asked = [Passage(text, Source(tuple(ids))) for text, ids in zip(words, self.source_ids(words), strict=True)]
+        found = iter(super().of_passages(asked, search, num_hypotheses))
         return [
-            self._joined(sentence.text, [(piece, next(found)[0] if piece.words else NOTHING) for piece in pieces])
-            for sentence, pieces in zip(sentences, divided, strict=True)
+            distinct(
+                self._joined(passage.text, pieces, best)
+                for best in ranked([next(found) for piece in pieces if piece.words])
+            )[:num_hypotheses]
+            for passage, pieces in zip(passages, divided, strict=True)
         ]
 
-    def _joined(self, source: str, pieces: Sequence[tuple[Piece, Translation]]) -> Translation:
-        spans = self.pattern.findall(source)
-        text = ""
-        for (piece, translation), (left, right) in zip(pieces, itertools.pairwise(["", *spans, ""]), strict=True):
-            candidate = piece.before + piece.ended_alike(translation.text) + piece.after
-            its = self.pattern.findall(candidate)
-            sound = self.pattern.findall(left + candidate + right) == [
-                *filter(None, [left]),
-                *its,
-                *filter(None, [right]),
+    def _joined(self, source: str, pieces: Sequence[Piece], translations: Sequence[Translation]) -> Translation:
+        """The spans, and between them the translations of those pieces that have words."""
+        spans, its = self.pattern.findall(source), iter(translations)
+        stretches: list[tuple[str, Translation | str]] = []
+        for piece, (left, right) in zip(pieces, itertools.pairwise(["", *spans, ""]), strict=True):
+            made = next(its) if piece.words else None
+            words = piece.ended_alike(made.text) if made else ""
+            kept = made is None or self._spoils(left, piece.before + words + piece.after, right, spans)
+            stretches += [
+                (left, left),
+                (piece.before, piece.before),
+                (piece.words, piece.words if kept else made._replace(text=words, parts=())),
+                (piece.after, piece.after),
             ]
-            spoils = not sound or any(_is_tag(span) or span in spans for span in its)
-            text += left + (piece.whole if spoils else candidate)
-        translations = [translation for piece, translation in pieces if piece.words]
-        return Translation(
-            text if self.keeps(source, text) else source,
-            mean(each.score for each in translations) if translations else 0.0,
-            all(each.finished for each in translations),
-        )
+        found = joined(stretches)
+        return found if self.keeps(source, found.text) else joined([(source, source)])
 
-    def _numbers_by_tokens(self) -> dict[str, int]:
-        """Numbers from 3 to 99 that the model can spell, and by how many tokens; those of the fewest come first."""
+    def _spoils(self, left: str, text: str, right: str, spans: Sequence[str]) -> bool:
+        """Whether the text between two spans changes them, or has a tag or one of the spans itself."""
+        its = self.pattern.findall(text)
+        sound = self.pattern.findall(left + text + right) == [*filter(None, [left]), *its, *filter(None, [right])]
+        return not sound or any(_is_tag(span) or span in spans for span in its)
+
+    def _numbers_in_tokens(self) -> dict[str, tuple[int, ...]]:
+        """Numbers from 3 to 99 that the model can spell, and how; those of the fewest tokens come first."""
         numbers = [str(number) for number in range(3, 100)]
         spelt = [tokenizer.encode(numbers) for tokenizer in self.tokenizers]
         tokens = {
-            number: len(target)
+            number: tuple(target)
             for number, source, target in zip(numbers, *spelt, strict=True)
             if UNK_ID not in (*source, *target)
         }
-        return dict(sorted(tokens.items(), key=lambda item: item[1]))
+        return dict(sorted(tokens.items(), key=lambda item: len(item[1])))
 
 
 def _is_tag(span: str) -> bool:

@@ -8,20 +8,23 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 
 import sentencex
 
+from pipeline.data.languages import has_blanks
+
 Count = Callable[[list[str]], list[int]]
 """The number of tokens of each text."""
+
+Level = Callable[[str], list[str]]
+"""Divides a text into units."""
 
 CLAUSE_END = re.compile(r"""[,;:–—]['"”’»)\]]*\s+|[、，；：]['"”’」』）]*\s*""")
 WORD = re.compile(r"\s*\S+\s*|\s+")
 JOINERS = "\u200d\ufe0e\ufe0f"
 """Emoji are made with these; Unicode counts only some of them among the marks."""
-
-SPACELESS = {"zh", "zho", "chi", "cmn", "yue", "ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur"}
-"""Languages written without blanks between words or sentences."""
 
 
 def sentences(text: str, language: str) -> list[str]:
@@ -31,22 +34,32 @@ def sentences(text: str, language: str) -> list[str]:
 
 def blank(language: str) -> str:
     """What stands between two sentences."""
-    return "" if re.split("[-_]", language.lower())[0] in SPACELESS else " "
+    return " " if has_blanks(language) else ""
 
 
-def split(text: str, count: Count, limit: int, language: str) -> list[str]:
+def carried_over(space: str, languages: tuple[str, str]) -> str:
+    """What stands between two translations where ``space`` stood between their sources: the same, but for the blank,
+    or its absence, that is usual in the one language and not in the other."""
+    usual, there = map(blank, languages)
+    return there if space == usual else space
+
+
+def split(text: str, count: Count, limit: int, language: str, undivided: re.Pattern | None = None) -> list[str]:
     """Divide the text into as few parts of ``limit`` tokens at most as there can be, of like length.
 
     It is divided between sentences; a sentence that is too long, between clauses; a clause that is, between words; and
-    a word that is, anywhere, if possible before no mark that belongs to the letter before it.
+    a word that is, anywhere, if possible before no mark that belongs to the letter before it. What matches
+    ``undivided`` is not cut; only such a match may be longer.
     """
-    levels = (lambda part: sentences(part, language), _clauses, WORD.findall, _characters, list)
+    levels: tuple[Level, ...] = (lambda part: sentences(part, language), _clauses, WORD.findall, _characters, list)
+    if undivided:
+        levels = tuple(partial(_whole, level, undivided) for level in levels)
     return _split(text, count, limit, levels)
 
 
-def _split(text: str, count: Count, limit: int, levels: tuple[Callable[[str], list[str]], ...]) -> list[str]:
+def _split(text: str, count: Count, limit: int, levels: tuple[Level, ...]) -> list[str]:
     (total,) = count([text])
-    if total <= limit or len(text) < 2:
+    if total <= limit or len(text) < 2 or not levels:
         return [text]
     units = levels[0](text)
     if len(units) == 1:
@@ -58,6 +71,12 @@ def _split(text: str, count: Count, limit: int, levels: tuple[Callable[[str], li
         ends = [len(units) // 2, len(units)]
     parts = ["".join(units[start:end]) for start, end in pairwise([0, *ends])]
     return [each for part in parts for each in _split(part, count, limit, levels)]
+
+
+def _whole(divide: Level, undivided: re.Pattern, text: str) -> list[str]:
+    """The units of the text, put together where a match would be cut."""
+    within = {place for match in undivided.finditer(text) for place in range(match.start() + 1, match.end())}
+    return _cut(text, (end for end in accumulate(map(len, divide(text))) if end not in within))
 
 
 def _balanced(sizes: list[float], limit: int) -> list[int]:

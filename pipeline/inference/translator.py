@@ -8,6 +8,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from models.search import Hypothesis
+from models.terms import contains
 from pipeline.checkpoint import fingerprint, load_model
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.cleaning import normalise
@@ -22,37 +24,27 @@ from pipeline.data.tokenizer import UNK_ID, Tokenizers
 from pipeline.inference.banned import pattern, spellings
 from pipeline.inference.engine import Engine, EnsembleEngine, Source, TorchEngine, default_device
 from pipeline.inference.risk import choose
-from pipeline.inference.segmentation import blank, split
-
-
-class Sentence(NamedTuple):
-    """A text to translate, and what is asked of its translation."""
-
-    text: str
-
-    prefix: str = ""
-    """What it must begin with."""
-
-    terms: tuple[str, ...] = ()
-    """What it must contain."""
-
+from pipeline.inference.segmentation import blank, carried_over, sentences, split
+from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.vocabulary import Vocabulary
 
 COMPUTE_TYPES = {"auto": "default", "32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Precisions by CTranslate2's names."""
 
+WIDEST_BEAM = 100
+"""Of a second search, for n-best lists in which equal texts have left room."""
 
-class Translation(NamedTuple):
+LONG = 50
+"""Tokens of a line that is doubted to have been translated as a whole, if it has several sentences and its translation
+not half as many tokens."""
+
+
+class Passage(NamedTuple):
+    """A stretch of text that is translated as a whole."""
+
     text: str
-    """One line of plain text."""
 
-    score: float
-    """Length-normalised log-probability (``models.search``); of a text translated in parts, the parts' mean."""
-
-    finished: bool
-    """False if the length limit stopped it."""
-
-    ids: tuple[int, ...] = ()
-    """Its pieces, as they were found; of a text translated in parts, one part's after the other's."""
+    source: Source
 
 
 class Translator:
@@ -82,6 +74,9 @@ class Translator:
         self.search = configuration.search
         directions = [(corpus.source_language, corpus.target_language) for corpus in corpora.each]
         self.languages = next((each for each in directions if each[1] == self.to), directions[0])
+        self.undivided: re.Pattern | None = None
+        """What an over-long sentence is not cut in."""
+        self.has_advised = False
 
     @classmethod
     def load(
@@ -118,7 +113,10 @@ class Translator:
                 f"{paths[0]} and {path} have different tokenizers and cannot translate as one: train them on the same "
                 "prepared data",
             )
-        engines = [TorchEngine(each.model.to(device or default_device()), precision) for each in loaded]
+        vocabulary = Vocabulary.of(first.tokenizers.target)
+        engines = [
+            TorchEngine(each.model.to(device or default_device()), precision, vocabulary=vocabulary) for each in loaded
+        ]
         engine = engines[0] if len(engines) == 1 else EnsembleEngine(engines)
         return cls(engine, first.tokenizers, first.configuration, to)
 
@@ -176,13 +174,13 @@ class Translator:
         num_hypotheses: int = 1,
         numbers: Iterable[int] | None = None,
     ) -> list[list[Translation]]:
-        """The best translations of each sentence, best first: one to ``num_hypotheses`` of them.
+        """The best translations of each sentence, best first: up to ``num_hypotheses`` that differ, and at least one.
 
         ``numbers`` are the sentences' own in warnings; without them they are numbered from 1.
 
         Raises:
             ValueError: ``search`` allows no translation, or one too long for the model's positions, or has fewer beams
-                than hypotheses are wanted.
+                than hypotheses are wanted, or bans a term.
         """
         search = search or self.search
         self.engine.require(search)
@@ -190,30 +188,60 @@ class Translator:
             num_hypotheses >= 1 and (search.method == "sampling" or num_hypotheses <= search.beam_size),
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
         )
-        rows = self._encode(
-            [Sentence(each) if isinstance(each, str) else each for each in sentences],
-            search.max_source_tokens,
-            numbers or itertools.count(1),
-        )
+        asked = [Sentence(each) if isinstance(each, str) else each for each in sentences]
+        their_numbers = list(itertools.islice(numbers or itertools.count(1), len(asked)))
+        rows = self._passages(asked, search.max_source_tokens, their_numbers)
+        found = iter(self.of_passages([passage for row in rows for passage in row], search, num_hypotheses))
+        translations = [
+            self._together(sentence.text, row, [next(found) for _ in row])
+            for sentence, row in zip(asked, rows, strict=True)
+        ]
+        if numbers is not None:  # somebody counts lines, and reads warnings
+            self._advise(rows, translations, their_numbers)
+        return translations
+
+    def of_passages(
+        self, passages: Sequence[Passage], search: SearchConfig, num_hypotheses: int
+    ) -> list[list[Translation]]:
+        """Up to ``num_hypotheses`` translations of each passage, and at least one."""
         # Longest first: a batch that is too much for the memory is met at once.
-        distinct = sorted({source for row in rows for source in row}, key=lambda source: (-len(source.ids), source))
-        found = dict(zip(distinct, self.search_for(distinct, search, num_hypotheses), strict=True))
-        return [_join([found[source] for source in row], blank(self.languages[1])) for row in rows]
+        sources = sorted({passage.source for passage in passages}, key=lambda source: (-len(source.ids), source))
+        found = dict(zip(sources, self.search_for(sources, search, num_hypotheses), strict=True))
+        return [found[passage.source] for passage in passages]
 
     def search_for(
         self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int = 1
     ) -> list[list[Translation]]:
         """What the engine finds for each source, as text: each text once, banned ones last and only where there are no
-        others."""
+        others. Where a beam finds too few that differ, one that is twice as wide fills the list up behind the first.
+
+        Raises:
+            ValueError: a term has what ``search`` bans.
+        """
+        found = [texts[:num_hypotheses] for texts in self._distinct(sources, search, num_hypotheses)]
+        short = [row for row, texts in enumerate(found) if len(texts) < num_hypotheses]
+        if short and search.method == "beam" and 2 * search.beam_size <= WIDEST_BEAM:
+            wider = replace(search, beam_size=2 * search.beam_size)
+            more = self._distinct([sources[row] for row in short], wider, wider.beam_size)
+            for row, texts in zip(short, more, strict=True):
+                found[row] = _filled_up(found[row], texts)[:num_hypotheses]
+        return found
+
+    def _distinct(
+        self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int
+    ) -> list[list[Translation]]:
         spaced = blank(self.languages[1]) != ""
         phrases = [normalise(phrase, self.unicode_form) for phrase in search.banned]
-        banned = {"banned": spellings(phrases, self.tokenizers.target, spaced)} if phrases else {}
-        hypotheses = self.engine.search(sources, search, _candidates(search, num_hypotheses), **banned)
+        banned = spellings(phrases, self.tokenizers.target, spaced) if phrases else []
+        for term in {term for source in sources for term in source.terms if banned}:
+            if any(contains(term, phrase) for phrase in banned):
+                [text] = self.tokenizers.target.decode([list(term)])
+                raise ValueError(f'the term "{text}" has what search.banned={search.banned} forbids: leave out either')
+        asked_for, widened = _candidates(search, num_hypotheses)
+        options = {"banned": banned} if banned else {}
+        hypotheses = self.engine.search(sources, widened, asked_for, **options)
         refused = pattern(phrases, spaced) if phrases else None
-        return [
-            _distinct(_best_first(texts, search, refused, self.languages[1]))[:num_hypotheses]
-            for texts in self._texts(hypotheses)
-        ]
+        return [distinct(_best_first(texts, search, refused, self.languages[1])) for texts in self._texts(hypotheses)]
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text's pieces, after the tag of the language asked for; none of a blank text.
@@ -226,29 +254,74 @@ class Translator:
         encoded = self.tokenizers.encode_source([normalise(text, self.unicode_form) for text in texts], self.to)
         return [ids if len(ids) > bool(self.to) else [] for ids in encoded]
 
-    def _encode(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Iterable[int]) -> list[list[Source]]:
-        """For each sentence the sources of its parts: one part, several if it is too long, none if it is blank."""
+    def _passages(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Sequence[int]) -> list[list[Passage]]:
+        """The parts of each sentence: one, several if it is too long, none if it is blank."""
 
         def count(texts: list[str]) -> list[int]:
             return [len(ids) for ids in self.source_ids(texts)]
 
         rows = []
         encoded = self.source_ids([sentence.text for sentence in sentences])
-        for number, sentence, ids in zip(numbers, sentences, encoded, strict=False):
+        for number, sentence, ids in zip(numbers, sentences, encoded, strict=True):
             prefix, terms = self._asked(sentence, number) if ids else ((), ())
             if len(ids) <= max_tokens:
-                rows.append([Source(tuple(ids), prefix, terms)] if ids else [])
+                rows.append([Passage(sentence.text, Source(tuple(ids), prefix, terms))] if ids else [])
                 continue
-            text = normalise(sentence.text, self.unicode_form)
-            divided = split(text, count, max_tokens, self.languages[0])
-            parts = [tuple(part) for part in self.source_ids(divided) if part]
+            texts = [
+                part.strip() for part in split(sentence.text, count, max_tokens, self.languages[0], self.undivided)
+            ]
+            parts = [(text, tuple(its)) for text, its in zip(texts, self.source_ids(texts), strict=True) if its]
             warnings.warn(
                 f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
                 f"it is translated in {len(parts)} parts{', without its terms' if terms else ''}",
                 stacklevel=4,
             )
-            rows.append([Source(parts[0], prefix), *map(Source, parts[1:])])
+            rows.append([Passage(text, Source(its, () if i else prefix)) for i, (text, its) in enumerate(parts)])
         return rows
+
+    def _together(
+        self, text: str, passages: Sequence[Passage], found: Sequence[Sequence[Translation]]
+    ) -> list[Translation]:
+        """The translations of a text from those of its passages."""
+        if not passages:
+            return [Translation("", 0.0, True)]
+        if len(passages) == 1:
+            return [each._replace(parts=each.parts or (Part(text, each.text),)) for each in found[0]]
+        places, end = [], 0
+        for passage in passages:
+            start = text.index(passage.text, end)
+            places.append(text[end:start])
+            end = start + len(passage.text)
+        between = ["", *(carried_over(" " if space else "", self.languages) for space in places[1:])]
+        return [
+            joined(
+                [
+                    *itertools.chain.from_iterable(
+                        ((space, its), (passage.text, translation))
+                        for space, its, passage, translation in zip(places, between, passages, best, strict=True)
+                    ),
+                    (text[end:], ""),
+                ]
+            )
+            for best in ranked(found)
+        ]
+
+    def _advise(
+        self, rows: Sequence[Sequence[Passage]], found: Sequence[Sequence[Translation]], numbers: Sequence[int]
+    ) -> None:
+        """Say once that a line of several sentences seems to have lost some."""
+        for passages, translations, number in zip(rows, found, numbers, strict=True):
+            if self.has_advised or len(passages) != 1:
+                continue
+            text, read, written = passages[0].text, len(passages[0].source.ids), len(translations[0].ids)
+            if read < LONG or 2 * written >= read or len(sentences(text, self.languages[0])) == 1:
+                continue
+            self.has_advised = True
+            warnings.warn(
+                f"sentence {number} is several, and the {read} tokens they have became {written}: models that learned "
+                "from single sentences lose what goes beyond; --document translates sentence by sentence",
+                stacklevel=3,
+            )
 
     def _asked(self, sentence: Sentence, number: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Prefix and terms in pieces."""
@@ -290,13 +363,16 @@ def _exported(
     return module.load(folder)
 
 
-def _candidates(search: SearchConfig, num_hypotheses: int) -> int:
-    """How many hypotheses an engine is asked for, when so many translations are wanted."""
+def _candidates(search: SearchConfig, num_hypotheses: int) -> tuple[int, SearchConfig]:
+    """How many hypotheses an engine is asked for, when so many translations are wanted, and by what search."""
     of_least_risk = search.minimum_bayes_risk != "none"
     if search.method == "sampling":
-        return max(search.candidates, num_hypotheses) if of_least_risk else num_hypotheses
+        return (max(search.candidates, num_hypotheses) if of_least_risk else num_hypotheses), search
+    if of_least_risk and search.candidates > search.beam_size:
+        groups = search.diverse_groups
+        search = replace(search, beam_size=-(-search.candidates // groups) * groups)
     # Different pieces may spell the same text, or a banned one, so of a list the engine is asked for all it can give.
-    return search.beam_size if num_hypotheses > 1 or of_least_risk or search.banned else 1
+    return (search.beam_size if num_hypotheses > 1 or of_least_risk or search.banned else 1), search
 
 
 def _best_first(
@@ -311,24 +387,9 @@ def _best_first(
     return translations
 
 
-def _distinct(translations: list[Translation]) -> list[Translation]:
-    """Each text once, in the place of its first."""
-    found: dict[str, Translation] = {}
-    for each in translations:
-        found.setdefault(each.text, each)
-    return list(found.values())
-
-
-def _join(parts: list[list[Translation]], between: str) -> list[Translation]:
-    """The parts' best translations one after the other, then their second ones, and so on."""
-    if not parts:
-        return [Translation("", 0.0, True)]
-    return [
-        Translation(
-            between.join(part.text for part in parts),
-            sum(part.score for part in parts) / len(parts),
-            all(part.finished for part in parts),
-            tuple(itertools.chain.from_iterable(part.ids for part in parts)),
-        )
-        for parts in zip(*parts, strict=False)  # the shortest list decides
-    ]
+def _filled_up(found: list[Translation], others: list[Translation]) -> list[Translation]:
+    """With others behind the first, as good as they are; what is better than the first would make it another one."""
+    best, *rest = found
+    texts = {each.text for each in found}
+    new = [each for each in others if each.text not in texts and each.score <= best.score]
+    return [best, *sorted(rest + new, key=lambda each: -each.score)]

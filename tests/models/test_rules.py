@@ -27,9 +27,9 @@ def forbidden(rule, log_probs, ids, sentences):
     return [{i for i, log_prob in enumerate(row) if log_prob == -math.inf} for row in ruled.tolist()]
 
 
-def test_no_end_before_min_length():
+def test_no_end_before_min_length_is_reached_with_it():
     for length in range(5):
-        expected = {EOS} if length < 3 else set()
+        expected = {EOS} if length < 2 else set()
         assert forbidden(MinLength(3, EOS), *rows(2, length)) == [expected] * 2
 
 

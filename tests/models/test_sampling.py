@@ -186,7 +186,7 @@ def test_scores_are_those_of_forced_decoding_whatever_shapes_the_draw(name, pena
         for h in hypotheses:
             total = log_probs_of(logits, sentence, h.ids, h.finished)
             assert h.score == pytest.approx(length.worth(total, len(h.ids) + h.finished), rel=1e-5)
-            assert len(h.ids) >= 2 and h.finished == (len(h.ids) < [6, 4][sentence])
+            assert len(h.ids) + h.finished >= 2 and h.finished == (len(h.ids) < [6, 4][sentence])
 
 
 def test_the_repetition_penalty_is_part_of_the_model():
@@ -211,7 +211,7 @@ def test_rules_hold_in_every_sample():
 
 def test_a_sample_that_rules_leave_without_a_token_is_left_out():
     """Of two words, neither of which may be said twice, and no end before three."""
-    [found] = draw_samples([0], [5], [1], 10, rules=[NoRepeatNgram(1), MinLength(3, EOS), BannedPhrases([(5,), (6,)])])
+    [found] = draw_samples([0], [5], [1], 10, rules=[NoRepeatNgram(1), MinLength(4, EOS), BannedPhrases([(5,), (6,)])])
     assert found == []
     mixed = [BannedPhrases([(3, word) for word in range(VOCABULARY)])]
     [found] = draw_samples([0], [5], [1], 200, rules=mixed)

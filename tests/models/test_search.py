@@ -125,6 +125,23 @@ def test_a_sentence_does_not_depend_on_its_batch(batch, penalty, k, j, long):
             assert found == search(LONG, **options)[0]
 
 
+@pytest.mark.parametrize("eos_id", [2, 5])
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
+def test_an_end_as_good_as_the_last_that_counts_counts_whatever_its_number(eos_id, beam_size):
+    class Forgetful:
+        def select(self, rows):
+            return self
+
+    def step(ids, state):
+        logits = torch.full((len(ids), 6), -math.inf)
+        logits[:, [3, 4, eos_id]] = 0.0
+        return logits, state
+
+    options = SPECIAL | {"eos_id": eos_id, "beam_size": beam_size}
+    [[best]] = beam_search(step, Forgetful(), torch.tensor([4]), **options)
+    assert best == ([], pytest.approx(math.log(1 / 3)), True)
+
+
 def test_a_finished_sentence_leaves_the_batch():
     start = Tables(SHORT, LONG)
     beam_search(start.step, start, torch.tensor([9, 9]), beam_size=2, **SPECIAL)
@@ -204,13 +221,16 @@ def test_every_sentence_has_its_own_limit():
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_min_length_keeps_the_end_away(beam_size):
-    [[(text, _)]] = search(SHORT, max_length=9, beam_size=beam_size, min_length=2)
-    assert len(text.rstrip(".")) >= 2
-    [[(text, _)]] = search(SHORT, max_length=5, beam_size=beam_size, min_length=5)
+    [[(text, _)]] = search(SHORT, max_length=9, beam_size=beam_size, min_length=3)
+    assert len(text) >= 3
+    eager = {"*": {".": 0.6, "a": 0.4}}
+    [[(text, _)]] = search(eager, max_length=4, beam_size=beam_size, min_length=4)
+    assert text == "aaa.", "both lengths count the end"
+    [[(text, _)]] = search(SHORT, max_length=5, beam_size=beam_size, min_length=6)
     assert len(text) == 5 and "." not in text
-    assert search(SHORT, max_length=9, beam_size=beam_size, min_length=1) == [close(("k.", -0.3285))]
+    assert search(SHORT, max_length=9, beam_size=beam_size, min_length=2) == [close(("k.", -0.3285))]
     # Where the end is the likeliest first token, it is put off, and the others keep their probability.
-    assert search({"*": {".": 0.6, "a": 0.3, "b": 0.1}}, max_length=2, beam_size=beam_size, min_length=1) == [
+    assert search({"*": {".": 0.6, "a": 0.3, "b": 0.1}}, max_length=2, beam_size=beam_size, min_length=2) == [
         close(("a.", math.log(0.3 * 0.6)))
     ]
 

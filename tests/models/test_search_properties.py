@@ -147,7 +147,7 @@ def translations(problem, sentence):
     for length in range(limit + 1):
         bodies = itertools.product(problem.words, repeat=length)
         bodies = [body for body in bodies if is_allowed(problem, body, prefix)]
-        if problem.min_length <= length < limit and length >= len(prefix):
+        if problem.min_length - 1 <= length < limit and length >= len(prefix):
             for body in bodies:
                 if has_terms(problem, sentence, body):
                     finished[body] = worth(problem, log_prob(problem, sentence, (*body, EOS)), length + 1)
@@ -170,7 +170,7 @@ def problems(draw, with_terms=False):
         prefixes=tuple(draw(st.lists(words, max_size=2).map(tuple)) for _ in limits),
         normalisation=draw(st.sampled_from(sorted(LENGTH_NORMALISATIONS))),
         penalty=draw(st.sampled_from([-1.0, -0.3, 0.0, 0.6, 1.0, 2.0])),
-        min_length=draw(st.integers(0, 3)),
+        min_length=draw(st.integers(0, 4)),
         ngram=draw(st.integers(0, 3)),
         banned=tuple(draw(st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), max_size=2))),
         repetition=draw(st.sampled_from([1.0, 1.0, 1.3])),
@@ -192,10 +192,10 @@ def plain(seed, normalisation, penalty):
 @property_test
 @given(problems(), st.integers(1, 6))
 @example(Problem(seed=1, num_words=3, limits=(1,), prefixes=((),)), 1)  # room for one token
-@example(Problem(seed=1, num_words=2, limits=(5,), prefixes=((),), min_length=5), 3)  # no room for an end
+@example(Problem(seed=1, num_words=2, limits=(5,), prefixes=((),), min_length=6), 3)  # no room for an end
 @example(Problem(seed=1, num_words=2, limits=(3,), prefixes=((3, 4, 3, 4),)), 2)  # no room for the prefix
 @example(Problem(seed=1, num_words=2, limits=(4,), prefixes=((3, 3, 3),), ngram=1, banned=((3,),)), 3)
-@example(Problem(seed=1, num_words=1, limits=(3, 4), prefixes=((), ()), banned=((3,),), min_length=1), 2)  # nothing
+@example(Problem(seed=1, num_words=1, limits=(3, 4), prefixes=((), ()), banned=((3,),), min_length=2), 2)  # nothing
 @example(plain(38, "average", 1.0), 1)  # the best ends late: a search that hopes too little misses it
 @example(plain(5, "word_reward", 1.0), 1)
 @example(plain(17, "average", -1.0), 1)
@@ -229,7 +229,7 @@ def is_on_the_list(problem, sentence, h):
     prefix, limit = problem.prefixes[sentence], problem.limits[sentence]
     body, ids = tuple(h.ids), (*h.ids, *[EOS] * h.finished)
     expected = worth(problem, log_prob(problem, sentence, ids), len(ids))
-    ends_well = len(body) >= max(problem.min_length, len(prefix)) and len(ids) <= limit
+    ends_well = len(body) >= max(problem.min_length - 1, len(prefix)) and len(ids) <= limit
     return (
         is_allowed(problem, body, prefix)
         and (ends_well if h.finished else len(body) <= limit)

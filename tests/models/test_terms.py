@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.terms import Progress, choose, contains
+from models.terms import APART, Progress, Words, choose, contains
 
 EOS = 0
 property_test = settings(deadline=None, derandomize=True, max_examples=150)
@@ -17,11 +17,17 @@ words = st.integers(1, 3)
 terms = st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3)
 
 
-def walk(terms, ids):
+def walk(terms, ids, words=APART):
     progress = Progress.start(terms)
     for token in ids:
-        progress = progress.after(token)
+        progress = progress.after(token, words)
     return progress
+
+
+def ends_a_word(ids, term, words):
+    """The plain definition of what is met."""
+    ends = [end for end in range(len(term), len(ids) + 1) if tuple(ids[end - len(term) : end]) == tuple(term)]
+    return any(end == len(ids) or not words.joins(ids[end - 1], ids[end]) for end in ends)
 
 
 @property_test
@@ -31,6 +37,25 @@ def test_a_term_is_met_where_it_occurs_in_one_piece(terms, ids):
     expected = {term for term in terms if "".join(map(str, term)) not in text}
     assert walk(terms, ids).unmet == expected
     assert {term for term in terms if not contains(ids, term)} == expected
+
+
+@property_test
+@given(terms, st.lists(words, max_size=9), st.sets(words), st.sets(words))
+def test_a_term_is_met_where_its_last_word_ends(terms, ids, ending_within, going_on):
+    its_words = Words(ending_within, going_on)
+    progress = walk(terms, ids, its_words)
+    assert progress.unmet == {term for term in terms if not ends_a_word(ids, term, its_words)}
+    assert all(tuple(ids[-len(term) :]) == term for term in progress.said)
+
+
+def test_a_term_is_unmet_again_if_its_word_goes_on():
+    """ "▁G aul", and then "er"."""
+    its_words, term = Words({1, 2, 3}, {2, 3}), (1, 2)
+    assert not walk([term], [1, 2], its_words).unmet
+    assert walk([term], [1, 2, 3], its_words) == ({term}, (), frozenset())
+    assert walk([term], [1, 2, 3], its_words).need == 2
+    assert not walk([term], [1, 2, 3, 1, 2], its_words).unmet
+    assert not walk([term], [1, 2, 1, 3], its_words).unmet, "another word is nothing to it"
 
 
 @property_test
@@ -63,8 +88,8 @@ def test_terms_that_get_into_each_others_way_are_met(terms, ids):
 
 def test_a_begun_term_is_begun_again_when_it_breaks_off():
     assert walk([(1, 2, 1, 3)], [1, 2, 1, 2]).begun == (1, 2)
-    assert walk([(1, 2, 3), (2, 4)], [1, 2]) == (frozenset({(1, 2, 3), (2, 4)}), (1, 2))
-    assert walk([(1, 2, 3), (2, 4)], [1, 2, 4]) == (frozenset({(1, 2, 3)}), ())
+    assert walk([(1, 2, 3), (2, 4)], [1, 2]) == (frozenset({(1, 2, 3), (2, 4)}), (1, 2), frozenset())
+    assert walk([(1, 2, 3), (2, 4)], [1, 2, 4]) == (frozenset({(1, 2, 3)}), (), frozenset({(2, 4)}))
 
 
 def random_log_probs(vocabulary, seed):
@@ -81,12 +106,12 @@ def random_log_probs(vocabulary, seed):
     return lambda ids: code_row(tuple(ids))
 
 
-def search(row, terms, limit, beam_size, with_stopped=False):
+def search(row, terms, limit, beam_size, with_stopped=False, words=APART):
     """The plainest search over ``choose``: [(total, ids)] of what has ended, best first, and of what lives on."""
     histories, totals, progress, found = [[]], torch.zeros(1), [Progress.start(terms)], []
     for position in range(1, limit + 1):
         log_probs = torch.stack([row(ids) for ids in histories])
-        options = {"eos_id": EOS, "beam_size": beam_size, "room": limit - position, "width": beam_size}
+        options = {"eos_id": EOS, "beam_size": beam_size, "room": limit - position, "width": beam_size, "words": words}
         (ended, parents, tokens), living, progress = choose(progress, totals, log_probs, **options)
         assert all(len(x) == beam_size for x in (ended, parents, tokens, *living, progress))
         assert all(token == EOS for token in tokens.tolist())
@@ -95,44 +120,49 @@ def search(row, terms, limit, beam_size, with_stopped=False):
         totals, parents, tokens = living
         histories = [histories[i] + [token] for i, token in zip(parents.tolist(), tokens.tolist(), strict=True)]
         for ids, total, each in zip(histories, totals.tolist(), progress, strict=True):
-            assert total == -math.inf or each == walk(terms, ids)
+            assert total == -math.inf or each == walk(terms, ids, words)
     stopped = [(total, ids) for total, ids in zip(totals.tolist(), histories, strict=True) if total > -math.inf]
     return (sorted(found, reverse=True), stopped) if with_stopped else sorted(found, reverse=True)
 
 
-def enumerate_all(row, terms, limit, vocabulary):
+def enumerate_all(row, terms, limit, vocabulary, words=APART):
     found = []
     for length in range(limit):
         for ids in itertools.product(range(1, vocabulary), repeat=length):
-            if all(contains(ids, term) for term in terms):
+            if all(ends_a_word(ids, term, words) for term in terms):
                 steps = enumerate([*ids, EOS])
                 found.append((sum(row(ids[:i])[token].item() for i, token in steps), list(ids)))
     return sorted(found, reverse=True)
 
 
 @settings(deadline=None, derandomize=True, max_examples=25)
-@given(st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=3), max_size=3), st.integers(0, 99))
-def test_a_beam_as_wide_as_the_space_is_exact(terms, seed):
+@given(
+    st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=3), max_size=3),
+    st.integers(0, 99),
+    st.sampled_from([APART, Words({1, 2}, {2}), Words({2}, {1, 2})]),
+)
+def test_a_beam_as_wide_as_the_space_is_exact(terms, seed, words):
     row = random_log_probs(3, seed)
     terms = [tuple(term) for term in terms]
-    found, expected = search(row, terms, 6, beam_size=96), enumerate_all(row, terms, 6, 3)
+    found, expected = search(row, terms, 6, 96, words=words), enumerate_all(row, terms, 6, 3, words)
     assert [ids for _, ids in found] == [ids for _, ids in expected]
     assert [total for total, _ in found] == pytest.approx([total for total, _ in expected], rel=1e-5)
 
 
 @property_test
-@given(terms, st.integers(1, 4), st.integers(0, 3), st.integers(0, 99))
-def test_terms_that_fit_below_the_limit_are_always_met(terms, beam_size, slack, seed):
+@given(terms, st.integers(1, 4), st.integers(0, 3), st.integers(0, 99), st.booleans())
+def test_terms_that_fit_below_the_limit_are_always_met(terms, beam_size, slack, seed, in_words):
     """In what ends, and in what the limit stops."""
+    words = Words(range(1, 6), {4, 5}) if in_words else APART  # terms begin words
     limit = sum(map(len, set(terms))) + 1 + slack
     row = random_log_probs(6, seed)
-    found, stopped = search(row, terms, limit, beam_size, with_stopped=True)
+    found, stopped = search(row, terms, limit, beam_size, with_stopped=True, words=words)
     assert stopped
     for total, ids in found:
-        assert all(contains(ids, term) for term in terms) and len(ids) < limit
+        assert all(ends_a_word(ids, term, words) for term in terms) and len(ids) < limit
         assert total == pytest.approx(sum(row(ids[:i])[t].item() for i, t in enumerate([*ids, EOS])), rel=1e-4)
     for _, ids in stopped:
-        assert all(contains(ids, term) for term in terms) and len(ids) == limit
+        assert all(ends_a_word(ids, term, words) for term in terms) and len(ids) == limit
 
 
 def test_terms_that_do_not_fit_end_nothing():
@@ -192,6 +222,14 @@ def test_what_is_too_late_gets_what_others_leave():
         options = {"eos_id": EOS, "beam_size": 2, "width": 2}
         _, (_, _, chosen), _ = choose(progress, totals, log_probs, room=room, **options)
         assert chosen.tolist() == tokens
+
+
+def test_an_ending_as_good_as_the_last_that_counts_counts():
+    log_probs = torch.tensor([[0.25, 0.5, 0.25]]).log()  # the end of sentence comes last of equals where ids decide
+    for eos_id in (0, 2):
+        options = {"beam_size": 2, "room": 5, "width": 2}
+        ending, _, _ = choose([Progress.start([])], torch.zeros(1), log_probs, eos_id=eos_id, **options)
+        assert ending[0].tolist() == [log_probs[0, eos_id], -math.inf]
 
 
 def test_what_rules_forbid_stays_forbidden():

@@ -95,8 +95,8 @@ SETTINGS = {
 BANNED = [(11,), (12, 13)]
 
 
-def engine_of(models, number):
-    engines = [TorchEngine(model, workers=2) for model in models[:number]]
+def engine_of(models, number, vocabulary=ANY):
+    engines = [TorchEngine(model, workers=2, vocabulary=vocabulary) for model in models[:number]]
     return engines[0] if number == 1 else EnsembleEngine(engines)
 
 
@@ -215,9 +215,10 @@ def test_a_prefix_beyond_the_limit_is_all_there_is(models):
 def test_the_least_and_the_greatest_length_count_alike(models, sources, method):
     search = settings(method=method, min_length=5, max_length_ratio=0.0, max_length_extra=5)
     sources = [source._replace(prefix=()) for source in sources]
-    found = [each for [each] in TorchEngine(models[0]).search(sources, search)]
-    assert all(len(each.ids) + each.finished == 5 for each in found)
-    assert any(each.finished for each in found)
+    engine = TorchEngine(models[0])
+    assert all(len(each.ids) + each.finished == 5 for [each] in engine.search(sources, search))
+    engine.step = partial(with_bias, engine.step, torch.tensor([EOS_ID]), 30.0)
+    assert all(len(each.ids) == 4 and each.finished for [each] in engine.search(sources, search))
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -264,11 +265,12 @@ def translator_of(models, tokenizers, number=1):
 
 
 def test_terms_end_where_words_end(models, tokenizers):
-    """Of an untrained model, which goes on with a word as readily as it begins one."""
-    asked = [Sentence(text, terms=(term,)) for text in SENTENCES for term in ("cat", "tree", "gard", "a", "ca")]
+    """Even if the model would rather go on with every word."""
+    asked = [Sentence(text, terms=(term,)) for text in SENTENCES[:2] for term in ("cat", "tree", "gard", "ca")]
     inside, apart = 0, Vocabulary.of(tokenizers.target)
     for vocabulary in (ANY, apart):
         engine = TorchEngine(models[0], workers=1, vocabulary=vocabulary)
+        engine.step = partial(with_bias, engine.step, torch.tensor(sorted(apart.words.going_on)), 5.0)
         found = Translator(engine, tokenizers, CONFIGURATION).hypotheses(asked)
         for sentence, [best] in zip(asked, found, strict=True):
             if vocabulary is apart and best.finished:
@@ -347,7 +349,8 @@ def test_folders_of_models_translate_as_one(models, tokenizers, tmp_path):
         save_model(tmp_path / str(number), model.float(), tokenizers, configuration, {})
         model.double()
     loaded = Translator.load([tmp_path / "0", tmp_path / "1"], device="cpu")
-    expected = translator_of(models, tokenizers, 2)
+    engine = engine_of(models, 2, Vocabulary.of(tokenizers.target))
+    expected = Translator(engine, tokenizers, CONFIGURATION)
     assert loaded.translate(SENTENCES) == expected.translate(SENTENCES)
 
 

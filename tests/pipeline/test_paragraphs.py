@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import Configuration, CorporaConfig
-from pipeline.inference.paragraphs import MARKERS, Paragraph, ParagraphTranslator
-from pipeline.inference.translator import Sentence, Translation, Translator
+from pipeline.inference.paragraphs import MARKERS, ParagraphTranslator, stretches
+from pipeline.inference.translation import Part, Sentence, Translation
+from pipeline.inference.translator import Translator
 
 LINES = st.lists(
     st.sampled_from(
-        ["A cat. ", "Who?", " ", "\t", "- ", "1. ", "(a) ", "> ", "# ", "...", "7", "*", "Dr. B came", "漢。", "\u2028"]
-    ),
+        ["A cat. ", "Who?", " ", "\t", "- ", "1. ", "(a) ", "> ", "# ", "...", "7", "*", "Dr. B came", "漢。"]
+    )
+    | st.sampled_from(["\u2028", "\n", "\r\n", "\xa0"]),
     max_size=8,
 ).map("".join)
 
@@ -22,8 +24,8 @@ LINES = st.lists(
 class UpperCase(Translator):
     """Translates by writing large, in several ways."""
 
-    def __init__(self, target_language="de"):
-        corpora = CorporaConfig(source_language="en", target_language=target_language)
+    def __init__(self, target_language="de", source_language="en"):
+        corpora = CorporaConfig(source_language=source_language, target_language=target_language)
         super().__init__(None, SimpleNamespace(languages=[]), Configuration(corpora=corpora))
         self.asked = []
 
@@ -38,7 +40,10 @@ class UpperCase(Translator):
     "line, target, asked",
     [
         ("A cat. It sat.", "A CAT. IT SAT.", ["A cat.", "It sat."]),
-        ("  - A cat.  It sat. \t", "  - A CAT. IT SAT. \t", ["A cat.", "It sat."]),
+        ("  - A cat.  It sat. \t", "  - A CAT.  IT SAT. \t", ["A cat.", "It sat."]),
+        ("A cat.\tIt sat.   \xa0", "A CAT.\tIT SAT.   \xa0", ["A cat.", "It sat."]),
+        ("A cat.\n\n  1. It sat.\n\n\tNo\n", "A CAT.\n\n  1. IT SAT.\n\n\tNO\n", ["A cat.", "It sat.", "No"]),
+        ("name\tage\r\nAnn\t7", "NAME\tAGE\r\nANN\t7", ["name", "age", "Ann"]),
         ("> > 1. A cat", "> > 1. A CAT", ["A cat"]),
         ("## a) Dr. Smith knows", "## a) DR. SMITH KNOWS", ["Dr. Smith knows"]),
         ("One. ... Two.", "ONE. ... TWO.", None),
@@ -59,26 +64,34 @@ def test_a_line_keeps_its_layout(line, target, asked):
 
 
 @given(lines=st.lists(LINES, max_size=5))
-def test_lines_stay_lines_and_nothing_is_lost(lines):
-    found = ParagraphTranslator(UpperCase()).translate(lines)
-    assert ["".join(each.upper().split()) for each in found] == ["".join(line.upper().split()) for line in lines]
-    for line, each in zip(lines, found, strict=True):
-        assert each[: len(each) - len(each.lstrip())] == line[: len(line) - len(line.lstrip())]
-        assert not each.strip() or each[len(each.rstrip()) :] == line[len(line.rstrip()) :]
+def test_layout_stays_to_the_last_blank(lines):
+    found = ParagraphTranslator(UpperCase()).hypotheses(lines)
+    assert [each.text.upper() for [each] in found] == [line.upper() for line in lines]
+    for line, [each] in zip(lines, found, strict=True):
+        assert "".join(part.source for part in each.parts) == line
+        assert "".join(part.target for part in each.parts) == each.text
 
 
 @pytest.mark.parametrize(
-    "language, joined", [("zh", "A CAT.IT SAT."), ("th", "A CAT.IT SAT."), ("ko", "A CAT. IT SAT.")]
+    "source, target, text, joined",
+    [
+        ("en", "zh", "A cat. It sat.  No.", "A CAT.IT SAT.  NO."),
+        ("en", "th", "A cat. It sat.", "A CAT.IT SAT."),
+        ("en", "ko", "A cat. It sat.", "A CAT. IT SAT."),
+        ("zh", "en", "他来了。她走了！ 好。\n", "他来了。 她走了！ 好。\n"),
+        ("zh", "ja", "他来了。她走了！", "他来了。她走了！"),
+    ],
 )
-def test_sentences_are_joined_as_the_target_is_written(language, joined):
-    assert ParagraphTranslator(UpperCase(language)).translate(["A cat. It sat."]) == [joined]
+def test_sentences_are_joined_as_the_target_is_written(source, target, text, joined):
+    assert ParagraphTranslator(UpperCase(target, source)).translate([text]) == [joined]
 
 
 def test_a_list_of_translations_joins_the_best_then_the_second_best():
     [found] = ParagraphTranslator(UpperCase()).hypotheses(["- A cat. It sat."], None, 2)
     assert [each.text for each in found] == ["- A CAT. IT SAT.", "- A CAT.! IT SAT.!"]
     assert [each.score for each in found] == [0.0, -1.0] and [each.finished for each in found] == [True, False]
-    assert ParagraphTranslator(UpperCase()).hypotheses(["..."], None, 2) == [[Translation("...", 0.0, True)]]
+    kept = Translation("...", 0.0, True, (), (Part("...", "...", kept=True),))
+    assert ParagraphTranslator(UpperCase()).hypotheses(["..."], None, 2) == [[kept]]
 
 
 def test_a_document_streams_and_sentences_are_numbered_by_their_line():
@@ -99,5 +112,4 @@ def test_hostile_lines_take_no_longer_than_others(text):
     start = time.process_time()
     MARKERS.match(text)
     assert time.process_time() - start < 1
-    paragraph = Paragraph.of(text, "en")
-    assert paragraph.before + "".join(paragraph.sentences) + paragraph.after == text
+    assert "".join(each.text for each in stretches(text, "en")) == text

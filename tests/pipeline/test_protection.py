@@ -1,7 +1,9 @@
 """What is protected comes back byte for byte and as often, whatever the model."""
 
+import dataclasses
 import re
 import time
+import warnings
 from collections import Counter
 
 import pytest
@@ -16,7 +18,8 @@ from pipeline.data.tokenizer import train_tokenizers
 from pipeline.inference.engine import EnsembleEngine, TorchEngine
 from pipeline.inference.protection import PATTERNS, STAND_IN_BEAM, ProtectingTranslator
 from pipeline.inference.tags import pairs, put_back, taken_out
-from pipeline.inference.translator import Sentence, Translation, Translator
+from pipeline.inference.translation import Translation
+from pipeline.inference.translator import Translator
 
 SPANS = [
     *["<b>", "</b>", "<i>", "</i>", "<br/>", '<a href="http://a.b/c?d=e">', "</a>"],
@@ -54,12 +57,11 @@ class Written:
     def __init__(self, monkeypatch, write):
         self.asked = []
 
-        def hypotheses(translator, sentences, search=None, num_hypotheses=1, numbers=None):
-            self.asked += sentences
-            texts = [each if isinstance(each, str) else each.text for each in sentences]
-            return [[Translation(write(text), -1.0, True)] for text in texts]
+        def of_passages(translator, passages, search, num_hypotheses):
+            self.asked += passages
+            return [[Translation(write(passage.text), -1.0, True)] for passage in passages]
 
-        monkeypatch.setattr(Translator, "hypotheses", hypotheses)
+        monkeypatch.setattr(Translator, "of_passages", of_passages)
 
 
 @settings(max_examples=40, deadline=None)
@@ -152,16 +154,56 @@ def test_stand_ins_take_the_place_of_what_a_model_does_not_copy(translator, monk
     written = Written(monkeypatch, lambda text: " ".join(reversed(text.replace("{", "?").split())))
     protecting = ProtectingTranslator(translator, ["placeholder", "email"])
     first, second, third, *_ = protecting.stand_ins
-    (found,) = protecting.translate([f"mail {{name}} at a.b@c.de with {first} cats"])
-    assert found == f"cats {first} with a.b@c.de at {{name}} mail"
-    assert written.asked[1] == Sentence(f"mail {second} at {third} with {first} cats", "", (second, third))
+    [[found]] = protecting.hypotheses([f"mail {{name}} at a.b@c.de with {first} cats"])
+    assert found.text == f"cats {first} with a.b@c.de at {{name}} mail"
+    assert [found.ids] == [tuple(ids) for ids in translator.tokenizers.target.encode([found.text])]
+    asked = written.asked[1]
+    assert asked.text == f"mail {second} at {third} with {first} cats"
+    assert asked.source.terms == (protecting.stand_ins[second], protecting.stand_ins[third])
 
 
 def test_there_are_never_more_stand_ins_than_a_beam_can_hold(translator, monkeypatch):
     written = Written(monkeypatch, lambda text: text.replace("{", "?"))
     spans = " and ".join("{x}" for _ in range(STAND_IN_BEAM))
     assert ProtectingTranslator(translator, ["placeholder"]).translate([spans]) == [spans]
-    assert all(isinstance(each, str) or not each.terms for each in written.asked)
+    assert not any(each.source.terms for each in written.asked)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"method": "sampling"},
+        {"minimum_bayes_risk": "chrf", "candidates": 6},
+        {"diverse_groups": 2},
+        {"method": "sampling", "minimum_bayes_risk": "bleu", "candidates": 6},
+    ],
+    ids=str,
+)
+def test_protected_lines_are_searched_as_all_others(translator, changes):
+    texts = ["the cat seen in https://example.org/a", "two trees (old) 12 {name}", "a mat. <b>the cat</b>"]
+    search = dataclasses.replace(translator.search, beam_size=4, **changes)
+    protecting = ProtectingTranslator(translator, list(PATTERNS))
+    found = protecting.hypotheses(texts, search, 3)
+    for text, translations in zip(texts, found, strict=True):
+        written = [each.text for each in translations]
+        assert len({*written}) == len(written) <= 3 and all(protecting.keeps(text, each) for each in written)
+    assert sum(map(len, found)) > 5
+    if search.method == "sampling":
+        assert found != protecting.hypotheses(texts, dataclasses.replace(search, seed=2), 3)
+
+
+def test_an_over_long_line_is_warned_of_once_and_never_cut_within_a_span(translator):
+    protecting = ProtectingTranslator(translator, list(PATTERNS))
+    address = "https://example.com/" + "a_b?c=%20&d#e/" * 20  # alone too long to be read
+    text = f"the cat, seen in {address} and {{a very long name}} " + "two trees. " * 20
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        [[found]] = protecting.hypotheses([text])
+    assert len(told) == 1 and "it is translated in" in str(told[0].message)
+    assert protecting.keeps(text, found.text) and found.text != text
+    assert "".join(part.source for part in found.parts) == text
+    assert "".join(part.target for part in found.parts) == found.text
 
 
 def test_tags_go_around_the_words_that_were_written_from_theirs(translator, monkeypatch):

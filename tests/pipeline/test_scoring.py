@@ -173,7 +173,7 @@ def test_alternatives_begin_with_the_prefix_and_differ_in_the_token_after(transl
 
 
 def test_the_best_alternative_at_the_start_is_where_greedy_search_goes(translator):
-    search = settings(translator, beam_size=1, min_length=1)
+    search = settings(translator, beam_size=1, min_length=2)
     (best,) = alternatives(translator, "the old garden", "", 1, search)
     (greedy,) = translator.hypotheses(["the old garden"], search)[0]
     assert best.translation.text == greedy.text and best.translation.score == pytest.approx(greedy.score)
@@ -205,7 +205,7 @@ def test_alternatives_that_cannot_be_are_refused(translator, sentence, count, me
 def test_pairs_come_from_two_files_or_one(tmp_path):
     for name, text in {
         "a": "x\ny\n", "b": "1\n2\n", "c": "1\n", "p.tsv": 'x\t1\n"y\t2\n',
-        "p.jsonl": '{"source": "x", "target": "1"}\n'
+        "p.jsonl": '{"source": "x", "target": "1"}\n', "three.tsv": "x\t1\nx\t1\t2\n",
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     a, b, c, table, objects = (str(tmp_path / name) for name in ("a", "b", "c", "p.tsv", "p.jsonl"))
@@ -214,6 +214,8 @@ def test_pairs_come_from_two_files_or_one(tmp_path):
     assert list(read_pairs("", "", objects)) == [("x", "1")]
     with pytest.raises(ValueError, match="a has 2 lines but .*c has 1: line-aligned files are needed"):
         list(read_pairs(a, c, ""))
+    with pytest.raises(ValueError, match="three.tsv, line 2: 3 columns, where two are needed"):
+        list(read_pairs("", "", str(tmp_path / "three.tsv")))
     for given in (("", "", ""), (a, "", ""), (a, b, table), ("", b, table)):
         with pytest.raises(ValueError, match="give --source and --target, line by line, or --pairs: one file of both"):
             read_pairs(*given)

@@ -74,6 +74,16 @@ def test_text_is_divided_where_it_hurts_least(text, limit, parts):
     assert split(text, characters, limit, "en") == parts
 
 
+@given(text=TEXT, limit=st.integers(1, 30))
+@example(text="a {b c. d} e " * 3, limit=5)
+def test_what_is_undivided_is_not_cut_and_only_it_may_be_longer(text, limit):
+    text, undivided = text.replace("é", "{").replace("漢", "}"), re.compile("{[^{}]*}")
+    parts = split(text, characters, limit, "en", undivided)
+    assert "".join(parts) == text
+    assert all(len(part) <= limit or undivided.fullmatch(part) for part in parts)
+    assert [span for part in parts for span in undivided.findall(part)] == undivided.findall(text)
+
+
 def test_there_are_as_few_parts_as_there_can_be_and_they_are_even():
     text = "word " * 6000
     parts = split(text, characters, 500, "en")

@@ -5,20 +5,22 @@ import dataclasses
 import gzip
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 from models.config import ModelConfig
-from models.search import beam_search
+from models.search import Hypothesis, beam_search
 from pipeline.checkpoint import build_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
 from pipeline.inference.documents import written
 from pipeline.inference.engine import TorchEngine
-from pipeline.inference.translator import Sentence, Translation, Translator
+from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.translator import Translator
 
 WORDS = [
     "the",
@@ -259,6 +261,90 @@ def test_a_translation_knows_its_pieces(translator):
     [[first], [second]] = translator.hypotheses(parts, search)
     assert translator.tokenizers.target.decode([list(first.ids)]) == [first.text]
     assert whole.ids == first.ids + second.ids and blank.ids == ()
+
+
+def test_parts_say_what_was_translated_by_itself(translator):
+    parts = ["the cat sat on a mat.", "two old trees on that mat."]
+    [[whole]] = translator.hypotheses([" seen  in"])
+    assert whole.parts == (Part(" seen  in", whole.text),)
+    with pytest.warns(UserWarning, match="in 2 parts"):
+        [[whole]] = translator.hypotheses(["\t \t".join(parts) + " "], settings(translator, max_source_tokens=10))
+    first, second = translator.translate(parts)
+    assert whole.parts == (
+        Part(parts[0], first),
+        Part("\t \t", " ", kept=True),
+        Part(parts[1], second),
+        Part(" ", "", kept=True),
+    )
+
+
+def test_lists_of_different_length_are_joined_to_the_longest():
+    short, long = ([Translation(f"{name}{i}", -float(i), True) for i in range(n)] for name, n in (("a", 1), ("b", 3)))
+    found = [joined([("x", one), (" ", "-"), ("y", other)]) for one, other in ranked([short, long])]
+    assert [each.text for each in found] == ["a0-b0", "a0-b1", "a0-b2"]
+    assert [each.score for each in found] == [0.0, -0.5, -1.0]
+    assert [each.text for each in distinct(found * 2)] == ["a0-b0", "a0-b1", "a0-b2"]
+
+
+class Echo:
+    """An engine whose hypotheses are given, as many as its beam has."""
+
+    def __init__(self, hypotheses):
+        self.hypotheses, self.beams = hypotheses, []
+
+    def require(self, search):
+        pass
+
+    def search(self, sources, search, num_hypotheses=1):
+        self.beams.append((search.beam_size, num_hypotheses))
+        return [self.hypotheses[: search.beam_size][:num_hypotheses] for _ in sources]
+
+
+def test_a_list_in_which_equal_texts_leave_room_is_filled_up_behind_its_first(translator):
+    the, cat, old = translator.tokenizers.target.encode(["the", "cat", "old"])
+    spelt = translator.tokenizers.target.processor.piece_to_id
+    again = [spelt(piece) for piece in ("▁", *"the")]
+    hypotheses = [Hypothesis(ids, score, True) for ids, score in ((the, -1), (again, -2), (cat, -4), (old, -0.5))]
+    engine = Echo([*hypotheses, Hypothesis([*cat, *old], -3, True)])
+    echo = Translator(engine, translator.tokenizers, translator.configuration)
+    [found] = echo.hypotheses(["seen"], None, 3)
+    # Of the beam of six, what is better than the first would have made another one the best.
+    assert [(each.text, each.score) for each in found] == [("the", -1), ("cat old", -3), ("cat", -4)]
+    assert engine.beams == [(3, 3), (6, 6)]
+    echo.hypotheses(["seen"], None, 1)
+    assert engine.beams[2:] == [(3, 1)]
+
+
+def test_the_least_risk_is_sought_among_as_many_candidates_of_a_beam_as_of_samples(translator):
+    engine = Echo([Hypothesis([5], -1.0, True)])
+    echo = Translator(engine, translator.tokenizers, translator.configuration)
+    for changes in ({}, {"diverse_groups": 3}, {"candidates": 2}, {"method": "sampling"}):
+        echo.translate(["seen"], settings(translator, minimum_bayes_risk="chrf", **{"candidates": 16, **changes}))
+    assert engine.beams == [(16, 16), (18, 18), (3, 3), (3, 16)]
+
+
+def test_a_line_that_lost_most_of_its_sentences_is_told_of_once(translator):
+    long = "the cat sat on a mat. " * 12
+    roomy = settings(translator, max_source_tokens=200)
+    short = Translator(Echo([Hypothesis([5], -1.0, True)]), translator.tokenizers, translator.configuration)
+    with pytest.warns(UserWarning, match=r"sentence 7 is several, and the \d+ tokens they have became 1: .*--document"):
+        short.hypotheses(["the cat", long], roomy, numbers=[6, 7])
+    whole = Translator(Echo([Hypothesis([5] * 80, -1.0, True)]), translator.tokenizers, translator.configuration)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        short.hypotheses([long], roomy, numbers=[8])
+        whole.hypotheses([long], roomy, numbers=[8])
+        whole.hypotheses(["cat " * 100], roomy, numbers=[8])
+
+
+def test_a_term_that_is_banned_is_refused(translator):
+    search = settings(translator, banned=["cat"])
+    for term in ("cat", "Cat", "old cats", "the cat sat"):
+        if UNK_ID in translator.tokenizers.target.encode([term])[0]:
+            continue
+        with pytest.raises(ValueError, match=rf'the term "{term}" has what search.banned=.* forbids: leave out either'):
+            translator.translate([Sentence("seen", terms=(term,))], search)
+    translator.translate([Sentence("seen", terms=("mat",))], search)
 
 
 def test_n_best_lists_of_parts_are_joined(translator):
