@@ -4,7 +4,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.cli import Given, main
+from command_line import Given, main
+
 from pipeline.config import SearchConfig
 
 

@@ -5,7 +5,7 @@ python scripts/average.py --model runs/X --last 5 [--output F]
 
 from pathlib import Path
 
-from pipeline.cli import main
+from command_line import main
 
 
 def average(model: str, last: int = 5, output: str = "") -> None:

@@ -7,8 +7,9 @@ python scripts/benchmark.py prepare [--pairs 1000000] [--preparation.workers 2]
 python scripts/benchmark.py attention|saturation [--report X.csv] [--plot X.png]
 """
 
+from command_line import main
+
 from pipeline.benchmarks.commands import accuracy, attention, decode, prepare, saturation, train
-from pipeline.cli import main
 
 if __name__ == "__main__":
     commands = (train, accuracy, decode, prepare, attention, saturation)

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.cli import main, write_configuration
+from command_line import main
+
+from pipeline.cli import write_configuration
 from pipeline.config import Configuration
 
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from command_line import main
+
 from pipeline.benchmarks.report import require_name
-from pipeline.cli import main
 from pipeline.config import require
 
 

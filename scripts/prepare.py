@@ -2,7 +2,8 @@
 
 import sys
 
-from pipeline.cli import main
+from command_line import main
+
 from pipeline.config import Configuration
 
 

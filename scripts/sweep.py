@@ -5,8 +5,9 @@ python scripts/sweep.py --config configs/multi30k_en_de.yaml --trainer.max_steps
 
 from pathlib import Path
 
+from command_line import main
+
 from pipeline.benchmarks.sweep import MECHANISMS, sweep
-from pipeline.cli import main
 from pipeline.config import Configuration
 
 

@@ -3,7 +3,8 @@
 python scripts/train.py --config configs/X.yaml [--model.d_model 256 ...]
 """
 
-from pipeline.cli import main
+from command_line import main
+
 from pipeline.config import Configuration
 from pipeline.training.fit import fit
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted(ROOT.glob("scripts/*.py"))
+SCRIPTS = [path for path in sorted(ROOT.glob("scripts/*.py")) if path.name != "command_line.py"]
 HELP_WITHOUT_TORCH = """
 import runpy, sys
-sys.argv = [{script!r}, "--help"]
+sys.argv, sys.path[0] = [{script!r}, "--help"], {folder!r}
 try:
     runpy.run_path({script!r}, run_name="__main__")
 except SystemExit as stop:
@@ -33,15 +33,23 @@ def run(*words: object, cwd: Path = ROOT, **options) -> subprocess.CompletedProc
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_help_comes_at_once(script):
-    done = run("-c", HELP_WITHOUT_TORCH.format(script=str(script)))
+    done = run("-c", HELP_WITHOUT_TORCH.format(script=str(script), folder=str(script.parent)))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: {script.name}") and done.stderr == ""
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_python_without_the_packages_is_told_which_one_has_them(script):
+    bare = subprocess.run([sys.executable, "-E", "-S", script], capture_output=True, text=True)
+    assert bare.returncode == 1 and bare.stdout == ""
+    assert bare.stderr.startswith(f"{script.name}: error: {sys.executable} has no package ")
+    assert "use .venv/bin/python" in bare.stderr and bare.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_is_a_signature_and_a_call(script):
     lines = script.read_text("utf-8").splitlines()
-    assert sum(line != "" for line in lines) <= 50
+    assert sum(line != "" for line in lines) <= 55
     assert f"python scripts/{script.name}" in "\n".join(lines[:4])
 
 
