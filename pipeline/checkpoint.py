@@ -35,6 +35,11 @@ FORMAT = 1
 
 WEIGHTS = "weights.safetensors"
 
+EXPORT = "export.json"
+"""The file that tells an export from other folders, with its format and quantization."""
+
+os.umask(UMASK := os.umask(0))  # it cannot be read without being set
+
 ARCHITECTURES: dict[str, type[EncoderDecoder]] = {"transformer": Transformer, "recurrent": RecurrentModel}
 
 
@@ -88,12 +93,21 @@ def load_model(path: str | Path) -> LoadedModel:
     Raises:
         ValueError, OSError: there is no such model, it is damaged, or its parts do not belong together.
     """
+    if not str(path):
+        raise ValueError("a model without a name: give runs/NAME, and a comma only between two")
     path = Path(path)
+    if path.suffix == ".safetensors" and path.is_file():
+        raise ValueError(f"{path}: weights alone are no model: name the folder that they are in")
     if path.is_file():
         return _load_checkpoint(path)
     for folder in (path, path / "model"):
         if (folder / WEIGHTS).is_file():
             return _load_folder(folder)
+    if (path / EXPORT).is_file():
+        raise ValueError(
+            f"{path}: an export, which scripts/translate.py takes with "
+            f"--engine {json.loads((path / EXPORT).read_text('utf-8'))['format']}: give that, or name the model itself"
+        )
     if (path / "config.yaml").is_file():
         raise ValueError(f"{path}: this run has no model yet; the first appears after its first validation")
     found = "neither a run nor a model folder nor a checkpoint" if path.exists() else "no such file or folder"
@@ -223,6 +237,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     try:
         yield new
         for written in [*new.rglob("*"), new] if new.is_dir() else [new]:
+            if written.is_file():
+                written.chmod(0o666 & ~UMASK)  # safetensors makes files for their owner alone
             to_disk(written)
         if path.is_dir():  # a folder can only take the place of one that has stepped aside
             aside = new.with_name(new.name.replace(_UNFINISHED, ".old" + _UNFINISHED))
@@ -276,6 +292,8 @@ def _load_folder(folder: Path) -> LoadedModel:
         raise ValueError(
             f"{file}: written in format {metadata['dragoman']}, this program reads up to {FORMAT}: update it"
         )
+    if not any(folder.glob("tokenizer*.model")):
+        raise ValueError(f"{folder}: tokenizer.model is missing: copy it from the run that the model is of")
     tokenizers = Tokenizers.load(folder)
     if metadata.get("tokenizers") != fingerprint(tokenizers):
         raise ValueError(

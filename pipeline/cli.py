@@ -155,6 +155,8 @@ def _arguments(function: Callable, parsed: Namespace, given: Namespace) -> inspe
     return signature.bind(*positional, **values)
 
 
+_NUMBERS = {"PositiveInt": "a whole number from 1", "NonNegativeInt": "a whole number from 0"}
+
 _PARSING_ERRORS = (ArgumentError, ValueError, TypeError, KeyError, yaml.YAMLError)
 
 
@@ -174,8 +176,15 @@ def _one_line_errors(program: str, status: int) -> Iterator[None]:
     except (ValueError, OSError) as error:
         if os.environ.get("DRAGOMAN_TRACEBACK"):
             raise
-        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: error: {' '.join(_said(error).split())}", file=sys.stderr)
         sys.exit(status)
+
+
+def _said(error: ValueError | OSError) -> str:
+    """What is wrong; of the system's errors the file comes first, and not their number."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _check_imports() -> None:
@@ -205,13 +214,22 @@ def _plain(message: str, parser: ArgumentParser) -> str:
     message = " ".join(message.split())
     if inner := re.search(r"""Parser key "(\w+)": .*NestedArg\(key='([\w.]+)'""", message):
         return f"unknown option {inner[1]}.{inner[2]}: --{inner[1]} takes a value and has no options"
-    wrong = re.search(r'Parser key "([\w.]+)": Expected an? (.+?)\. Got value: (.*)', message)
+    wrong = re.search(r'Parser key "([\w.]+)"( element \d+)?: Expected an? (.+?)\. Got value: (.*)', message)
     if wrong:
-        option, expected, value = wrong.groups()
+        option, in_list, expected, value = wrong.groups()
         choices = re.search(r"Literal\[(.*)\]", expected)
+        if choices and in_list:
+            return (
+                f"--{option}={value}: expected some of {choices[1]}, with blanks between; what is none of them goes "
+                "before the options, or after --"
+            )
         expected = f"one of {choices[1]}" if choices else re.sub(r"<class '(\w+)'>", r"\1", expected)
         example = " such as '[first, second]'" if expected.lower().startswith("list") else ""
         return f"{option}={value}: expected {expected}{example}"
+    number = re.search(r"""Parser key "(\w+)"(?: element \d+)?: Not of type (\w+): (?:.*'(.*)'$|(\S+))""", message)
+    if number:
+        option, kind, *value = number.groups()
+        return f"--{option}={value[0] or value[1]}: expected {_NUMBERS.get(kind, kind)}"
     if missing := re.search(r"the following arguments are required: (\w+)", message):
         return f"--{missing[1]} is needed: --help tells what to give"
     unknown = re.search(r"unrecognized arguments: -*([\w.-]+)|Option '([\w.]+)' is not accepted", message)
@@ -221,5 +239,4 @@ def _plain(message: str, parser: ArgumentParser) -> str:
         options = [action.dest for action in parser._actions]
         close = difflib.get_close_matches(name, options, n=1)
         return f"unknown option {name}: " + (f"did you mean {close[0]}?" if close else "--help lists all options")
-    message = message.replace("Not of type PositiveInt", "not a whole number from 1")
     return re.sub(r'Parser key "([\w.]+)"( element \d+)?:', r"--\1\2:", message)

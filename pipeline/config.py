@@ -6,8 +6,9 @@ The text under a field is its ``--help``. Imports no torch, so that help and err
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from models.config import ModelConfig
 from pipeline.checks import require
@@ -143,15 +144,13 @@ class TrainerConfig:
         require(0 <= self.label_smoothing < 1, f"trainer.label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
 
+GREATEST = {"beam_size": 1000, "candidates": 10_000, "max_length_ratio": 100, "max_length_extra": 10_000}
+"""Settings of the search beyond which nothing is found that takes less than hours."""
+
+
 @dataclass(frozen=True)
-class SearchConfig:
-    """How a translation is looked for."""
-
-    method: Literal["beam", "sampling"] = "beam"
-    """``beam`` looks for the most probable translation, ``sampling`` draws translations by their probability."""
-
-    beam_size: int = 5
-    """Hypotheses kept per sentence; 1 is greedy search."""
+class ScoreConfig:
+    """What the score of a translation is made of, whether it is looked for or given."""
 
     length_normalisation: Literal["average", "gnmt", "none", "word_reward"] = "average"
     """What makes long and short hypotheses comparable, L being the tokens with the end of sentence. ``average``:
@@ -160,6 +159,28 @@ class SearchConfig:
 
     length_penalty: float = 1.0
     """See ``length_normalisation``; 0 is neutral, more favours longer translations."""
+
+    repetition_penalty: float = 1.0
+    """Makes tokens that have occurred less likely: positive logits are divided by it, negative ones multiplied
+    (Keskar et al., 2019); 1 is neutral."""
+
+    tokens_per_batch: int = 4096
+    """Budget of source tokens, padding included, decoded at once; changes speed and memory only."""
+
+    def __post_init__(self):
+        require(self.tokens_per_batch >= 1, f"search.tokens_per_batch={self.tokens_per_batch} must be at least 1")
+        require(self.repetition_penalty > 0, f"search.repetition_penalty={self.repetition_penalty} must be more than 0")
+
+
+@dataclass(frozen=True)
+class SearchConfig(ScoreConfig):
+    """How a translation is looked for."""
+
+    method: Literal["beam", "sampling"] = "beam"
+    """``beam`` looks for the most probable translation, ``sampling`` draws translations by their probability."""
+
+    beam_size: int = 5
+    """Hypotheses kept per sentence; 1 is greedy search."""
 
     coverage_penalty: float = 0.0
     """Adds ``coverage_penalty`` * the sum over the source tokens of log min(attention received, 1) to a finished
@@ -172,7 +193,7 @@ class SearchConfig:
     """See ``max_length_ratio``."""
 
     min_length: int = 0
-    """Least number of tokens of a translation."""
+    """Least number of tokens of a translation, the end of sentence counted as in its greatest length."""
 
     diverse_groups: int = 1
     """Groups the beam is divided into, each of which avoids the words of those before it (Vijayakumar et al., 2018);
@@ -197,10 +218,6 @@ class SearchConfig:
     no_repeat_ngram: int = 0
     """No sequence of so many tokens occurs twice in a translation; 0 allows all."""
 
-    repetition_penalty: float = 1.0
-    """Makes tokens that have occurred less likely: positive logits are divided by it, negative ones multiplied
-    (Keskar et al., 2019); 1 is neutral."""
-
     banned: list[str] = field(default_factory=list)
     """Words or phrases that no translation may contain; nor, for a search works with pieces, words that are spelled
     as one of them and more."""
@@ -221,12 +238,12 @@ class SearchConfig:
     max_source_tokens: int = 256
     """A longer sentence is translated in pieces, with a warning."""
 
-    tokens_per_batch: int = 4096
-    """Budget of source tokens, padding included, decoded at once; changes speed and memory only."""
-
     def __post_init__(self):
-        for name in ("beam_size", "max_source_tokens", "tokens_per_batch", "diverse_groups", "candidates"):
+        super().__post_init__()
+        for name in ("beam_size", "max_source_tokens", "diverse_groups", "candidates"):
             require(getattr(self, name) >= 1, f"search.{name}={getattr(self, name)} must be at least 1")
+        for name, most in GREATEST.items():
+            require(getattr(self, name) <= most, f"search.{name}={getattr(self, name)} must be at most {most}")
         require(
             all(phrase.strip() for phrase in self.banned),
             f"search.banned={self.banned} has a phrase without a word: leave it out",
@@ -241,8 +258,7 @@ class SearchConfig:
             "no_repeat_ngram",
         ):
             require(getattr(self, name) >= 0, f"search.{name}={getattr(self, name)} must be 0 or more")
-        for name in ("temperature", "repetition_penalty"):
-            require(getattr(self, name) > 0, f"search.{name}={getattr(self, name)} must be more than 0")
+        require(self.temperature > 0, f"search.temperature={self.temperature} must be more than 0")
         require(
             all(weight > 0 for weight in self.ensemble_weights),
             f"search.ensemble_weights={self.ensemble_weights} must be more than 0: leave out a model that does not "
@@ -257,6 +273,23 @@ class SearchConfig:
             self.max_length_ratio > 0 or self.max_length_extra > 0,
             "search.max_length_extra=0 allows no token: raise it or search.max_length_ratio",
         )
+
+    def changed(self, given: Mapping[str, Any]) -> SearchConfig:
+        """With the fields that a user has given.
+
+        Raises:
+            ValueError: one of them is wrong, or has no effect without another.
+        """
+        search = replace(self, **given)
+        sampling = search.method == "sampling", "search.method=sampling"
+        needs = dict.fromkeys(("temperature", "top_k", "top_p", "seed"), sampling) | {
+            "diversity_penalty": (search.diverse_groups > 1, "search.diverse_groups"),
+            "candidates": (search.minimum_bayes_risk != "none", "search.minimum_bayes_risk"),
+        }
+        for name in needs.keys() & given.keys():
+            has_effect, other = needs[name]
+            require(has_effect, f"search.{name}={given[name]} has no effect without {other}: set that too, or neither")
+        return search
 
     def max_length(self, source_tokens: int) -> int:
         """The most tokens that the translation of so many source tokens may have, the end of sentence counted."""
@@ -322,4 +355,11 @@ class Configuration:
         require(
             not self.trainer.attention_pictures or self.model.attention != "none",
             "trainer.attention_pictures=true has nothing to draw where model.attention=none: set it to false",
+        )
+        require(
+            not self.corpora.stream_window
+            or self.optimizer.schedule != "linear"
+            or bool(self.trainer.max_steps or self.trainer.max_minutes),
+            "optimizer.schedule=linear needs to know the end, which trainer.max_epochs of a stream does not tell: set "
+            "trainer.max_steps too",
         )

@@ -1,8 +1,8 @@
 """python scripts/alternatives.py --model runs/X [--prefix "how it begins"] [--count 5] sentence"""
 
-from dataclasses import replace
+from command_line import Given, main
+from jsonargparse.typing import PositiveInt
 
-from pipeline.cli import Given, main
 from pipeline.config import SearchConfig
 
 
@@ -12,7 +12,7 @@ def alternatives(
     *,
     model: str,
     prefix: str = "",
-    count: int = 5,
+    count: PositiveInt = 5,
     search: Given[SearchConfig] = Given(),
 ):
     """Show how else a translation could go on.
@@ -31,7 +31,7 @@ def alternatives(
     from pipeline.inference import scoring, translator  # slow to import: not for --help
 
     trained = translator.Translator.load(model)
-    rows = scoring.alternatives(trained, *sentence, prefix, count, replace(trained.search, **search))
+    rows = scoring.alternatives(trained, *sentence, prefix, count, trained.search.changed(search))
     for probability, found in rows:
         print(f"{probability:.4f}\t{found.score:.4f}\t{found.text}")
 

@@ -1,6 +1,7 @@
 """python scripts/evaluate.py --model runs/X [runs/Y ...] [--source F --reference F] | --hypothesis F --reference F"""
 
-from pipeline.cli import Given, main
+from command_line import Given, main
+
 from pipeline.config import SearchConfig
 from pipeline.inference.evaluation import evaluate_files, show, show_all
 
@@ -32,10 +33,12 @@ def evaluate(
         from pipeline.inference.held_out import evaluate_models  # slow to import: not for --help
 
         show_all(evaluate_models(model, source, reference, target_language, compatibility, search, to), json)
-    elif hypothesis and reference and not model and not source:
+    elif hypothesis and reference and not (model or source or to or search):
         show(*evaluate_files(hypothesis, reference, target_language, compatibility), json)
     else:
-        raise ValueError("give --model runs/X, or --hypothesis FILE and --reference FILE")
+        raise ValueError(
+            "give --model runs/X, or --hypothesis FILE and --reference FILE, without what only a model has a use for"
+        )
 
 
 if __name__ == "__main__":

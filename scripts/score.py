@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from pipeline.cli import Given, main
-from pipeline.config import SearchConfig
+from command_line import Given, main
+
+from pipeline.config import ScoreConfig
 
 
 def score(
@@ -14,18 +15,20 @@ def score(
     pairs: str = "",
     output: str = "-",
     json: bool = False,
-    search: Given[SearchConfig] = Given(),
+    search: Given[ScoreConfig] = Given(),
 ):
     """Tell what a model thinks of given translations, without translating.
 
-    Writes a row per pair, separated by tabs: its number, the score that a search would give to this translation, the
-    log-probability of its tokens, and their number.
+    Writes a row per pair, separated by tabs: its number, its score, the log-probability of its tokens and its end, and
+    their number. A search gives the same score to what it finds in these tokens and to its end; a penalty on coverage
+    is a search's alone.
 
     Args:
-        model: A run folder (its best model), a model folder, or a checkpoint.
+        model: A run folder (its best model), a model folder, or a checkpoint; one, and no export.
         source: Sentences, one a line; with target.
         target: Their translations, line by line.
-        pairs: Instead of both, a table of two columns without a header, or .jsonl with "source" and "target".
+        pairs: Instead of both, a table of two columns with a tab between and no header, or .jsonl with "source" and
+            "target".
         output: A file, which appears when it is complete; - is the standard output.
         json: Write one JSON object per pair, which holds the texts too; scores of minus infinity are null.
     """

@@ -4,6 +4,7 @@ answer to a wrong option."""
 # ruff: noqa: B006 (a default here is what --help shows)
 
 from importlib.util import find_spec
+from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
@@ -24,7 +25,7 @@ PACKAGES = {"huggingface": "transformers", "ctranslate2": "ctranslate2"}
 def train(
     configuration: Configuration,
     shapes: list[str] = ["config"],
-    precisions: list[str] = ["32", "bf16"],
+    precisions: list[Literal["32", "bf16"]] = ["32", "bf16"],
     compare_compiled: bool = False,
     against: list[str] = [],
     windows: int = 3,

@@ -24,8 +24,9 @@ COMPRESSIONS = {
 """The codec of a file by the end of its name, and what its content begins with."""
 
 
-def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file, plain or compressed, or of the standard input (``-``), without their ends.
+def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
+    """The lines of a file, plain or compressed, or of the standard input (``-``), without their ends. ``encoding`` is
+    what a corpus is said to have; other text is UTF-8.
 
     U+2028, form feeds and lone carriage returns are text; a byte order mark at a line's start is not.
 
@@ -35,6 +36,8 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
         OSError: the file cannot be read.
     """
     name = shown(path)
+    remedy = ", or name its encoding (corpora.encoding=latin-1)" if encoding else ""
+    encoding = encoding or "utf-8"
     decoder = _decoder(encoding)
     number, rest, finished = 0, "", False
     with open_binary(path) as file:
@@ -60,10 +63,10 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> Iterator[str]:
                 yield line.removesuffix("\r").removeprefix("\ufeff")
             number += len(lines)
             if wrong:
-                raise ValueError(_wrong_byte(wrong, encoding, f"{name}, line {number + 1}", rest))
+                raise ValueError(_wrong_byte(wrong, encoding, f"{name}, line {number + 1}", rest) + remedy)
 
 
-def read_aligned(paths: list[str], encoding: str = "utf-8") -> Iterator[tuple[str, ...]]:
+def read_aligned(paths: list[str], encoding: str = "") -> Iterator[tuple[str, ...]]:
     """Lines with the same number of several files; ``ValueError`` where one has fewer than the others."""
     files = [read_lines(path, encoding) for path in paths]
     for number, lines in enumerate(zip_longest(*files), 1):
@@ -170,5 +173,5 @@ def _wrong_byte(error: UnicodeDecodeError, encoding: str, place: str, before: st
     position = len(before.encode(encoding, errors="replace")) + 1
     return (
         f"{place}: byte 0x{error.object[error.start]:02x} at position {position} is not {encoding}: convert it to "
-        "UTF-8, or, for a corpus, name its encoding (corpora.encoding=latin-1)"
+        "UTF-8"
     )

@@ -18,7 +18,7 @@ from models.search import Hypothesis
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.tokenizer import EOS_ID, Tokenizers
 from pipeline.inference.engine import Source
-from pipeline.inference.exported import pieces, read_small_files, require_as_ours, require_free
+from pipeline.inference.exported import damaged, pieces, read_small_files, require_as_ours, require_free
 
 PATIENCE = 2
 """A beam search goes on until this many times ``beam_size`` hypotheses are finished. Of 1,000 sentences of Multi30k
@@ -66,9 +66,18 @@ class CTranslate2Engine:
         self.workers = workers or (1 if device == "cuda" else os.cpu_count() or 1)
         threads = torch.get_num_threads()
         self.most_tokens = MOST_TOKENS_ON_CPU if device == "cpu" else sys.maxsize
-        self.translator = ctranslate2.Translator(
-            str(folder), device, compute_type=compute_type, inter_threads=self.workers, intra_threads=1
+        types = ctranslate2.get_supported_compute_types(device)
+        require(
+            compute_type == "default" or compute_type in types,
+            f"--precision: CTranslate2 has no {compute_type} on this {device}, only {', '.join(sorted(types))}: leave "
+            "it out for what the export was written in",
         )
+        try:
+            self.translator = ctranslate2.Translator(
+                str(folder), device, compute_type=compute_type, inter_threads=self.workers, intra_threads=1
+            )
+        except RuntimeError as error:
+            raise ValueError(damaged(folder, error)) from error
         torch.set_num_threads(threads)  # the engine sets it for the whole process
 
     def require(self, search: SearchConfig) -> None:

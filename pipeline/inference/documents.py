@@ -3,6 +3,8 @@
 import dataclasses
 import gzip
 import math
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +26,8 @@ from pipeline.inference.protection import ProtectingTranslator
 from pipeline.inference.records import Form, Row, Rows, typed
 from pipeline.inference.sharding import on_devices
 from pipeline.inference.translator import Translator
+
+STANDARD_OUTPUT = ("-", "/dev/stdout")
 
 SPEED_ONLY = ("tokens_per_batch",)
 """Settings of the search that change no translation."""
@@ -56,14 +60,21 @@ def translate(
     read = partial(form.read, source) if isinstance(source, str) else lambda: typed(source, form)
     total = None if isinstance(source, str) and not is_file else sum(1 for _ in read())
     require(
+        "ensemble" not in search or len(models) > 1,
+        f"search.ensemble={search.get('ensemble')} has no effect on one model: name several, with commas",
+    )
+    require(
         not is_file or Path(source).resolve() != Path(output).resolve(),
         f"--output={output} is the input itself, which would be lost: name another file",
     )
-    into_file = output != "-" and (Path(output).is_file() or not Path(output).exists())
-    job = Job(output, _made_from(models, source, form, search, how)) if is_file and into_file else None
+    job = Job(output, _made_from(models, source, form, search, how)) if is_file and _is_new_or_regular(output) else None
     done = job.rows if job else 0
     with _ended_by_sigterm(), on_devices(partial(load, models, **how), devices) as model:
-        settings = dataclasses.replace(model.search, **search)
+        settings = model.search.changed(search)
+        require(
+            form.nbest <= settings.beam_size or settings.method == "sampling",
+            f"--nbest={form.nbest} cannot come of search.beam_size={settings.beam_size}: raise that, or lower it",
+        )
         # So many sentences make batches enough to sort by length; of a job, no more than one likes to lose.
         size = settings.tokens_per_batch // (2 * model.num_devices if total is None else 8)
         if total is not None:
@@ -107,19 +118,31 @@ def load(
 def written(path: str) -> Iterator[TextIO]:
     """A file to write text to, UTF-8 with plain newlines, gzipped if it is named ``.gz``; ``-`` is the standard output.
 
-    A regular file takes its name when it is complete. Devices and pipes are written to as they are.
+    A regular file takes its name when it is complete. Devices, pipes and what is open already are written to as they
+    are.
     """
     text = {"mode": "wt", "encoding": "utf-8", "newline": "\n"}
     opened = gzip.open if path.endswith(".gz") else open
-    if path == "-":
+    if path in STANDARD_OUTPUT:
         require(sys.stdout is not None, "the standard output is closed: name a file with --output")
         yield sys.stdout
-    elif Path(path).exists() and not Path(path).is_file():
-        with opened(path, **text) as file:
+    elif not _is_new_or_regular(path):
+        with opened(path if (descriptor := _descriptor(path)) is None else os.dup(descriptor), **text) as file:
             yield file
     else:
         with written_whole(Path(path).resolve()) as new, opened(new, **text) as file:
             yield file
+
+
+def _is_new_or_regular(path: str) -> bool:
+    is_open = path in STANDARD_OUTPUT or _descriptor(path) is not None
+    return not is_open and (Path(path).is_file() or not Path(path).exists())
+
+
+def _descriptor(path: str) -> int | None:
+    """The number of what is open already under this name: opened once more, it would be written from its start on."""
+    found = re.fullmatch(r"/dev/(stderr)|(?:/dev|/proc/self)/fd/(\d+)", path)
+    return found and (2 if found[1] else int(found[2]))
 
 
 def _made_from(models: list[str], source: str, form: Form, search: dict, how: dict) -> dict:
@@ -140,7 +163,11 @@ def _numbered(lists: Iterable[list[Row]], first: int) -> Iterator[Rows]:
 def _into(job: Job | None, output: str) -> Iterator[Callable[[str, int], None]]:
     """What writes the text that answers so many rows."""
     if job:
-        yield job.append
+        try:
+            yield job.append
+        except (KeyboardInterrupt, SystemExit):
+            print(f"stopped: {job.rows} rows are in {job.partial}, and the same command goes on there", file=sys.stderr)
+            raise
         job.finish()
     else:
         with written(output) as file:
@@ -154,7 +181,7 @@ def _into(job: Job | None, output: str) -> Iterator[Callable[[str, int], None]]:
 
 def _progress(output: str, total: int | None, done: int):
     """A bar would stand among translations on a terminal."""
-    on_terminal = output == "-" and sys.stdout.isatty()
+    on_terminal = output in STANDARD_OUTPUT and sys.stdout.isatty()
     return nullcontext(lambda count: None) if on_terminal else progress("translating", total, done)
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.encoder_decoder import EncoderDecoder
-from pipeline.checkpoint import load_model, written_whole
+from pipeline.checkpoint import EXPORT, load_model, written_whole
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.tokenizer import SPECIAL_PIECES, Tokenizers
 from pipeline.inference.agreement import Agreement, agreement, score_errors
@@ -31,9 +31,6 @@ from pipeline.inference.exported import require_as_ours, write_small_files
 
 FOREIGN = ("ctranslate2", "huggingface")
 """Formats with an engine of their own."""
-
-MARK = "export.json"
-"""The file that tells an export from other folders, with its format and quantization."""
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "int8_float16": 1, "int8_bfloat16": 1}
 """Of an entry of a matrix."""
@@ -76,11 +73,11 @@ def export(
     )
     folder = Path(output or (Path(path) if Path(path).is_dir() else Path(path).parent) / f"{format}-{quantization}")
     require(
-        not folder.exists() or (folder / MARK).is_file(),
+        not folder.exists() or (folder / EXPORT).is_file(),
         f"--output={folder} is there, and is no export: name another folder",
     )
     model, tokenizers, configuration, _ = load_model(path)
-    configuration = replace(configuration, search=replace(configuration.search, **search))
+    configuration = replace(configuration, search=configuration.search.changed(search))
     writer.refuse(configuration.model)
     if format in FOREIGN:
         require_as_ours(configuration.search, configuration, format)
@@ -93,7 +90,7 @@ def export(
             check_size(new, model, rounding)
             engine, *_ = load(new)
             check_scores(model, engine, configuration.search, tokenizers, rounding)
-        (new / MARK).write_text(json.dumps({"format": format, "quantization": quantization}) + "\n", encoding="utf-8")
+        (new / EXPORT).write_text(json.dumps({"format": format, "quantization": quantization}) + "\n", encoding="utf-8")
         if lines:
             found = [
                 agreement(model, engine, tokenizers, replace(configuration, search=each), lines, references)

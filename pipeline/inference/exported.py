@@ -28,6 +28,10 @@ def read_small_files(folder: str | Path) -> tuple[Tokenizers, Configuration]:
     return Tokenizers.load(folder), configuration
 
 
+def damaged(folder: str | Path, found: object) -> str:
+    return f"{folder}: the export is damaged ({found}): write it again with scripts/export.py"
+
+
 def pieces(tokenizer: Tokenizer) -> list[str]:
     """The vocabulary, by id."""
     return tokenizer.processor.id_to_piece(list(range(tokenizer.vocab_size)))

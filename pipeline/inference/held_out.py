@@ -48,7 +48,7 @@ def evaluate_models(
                     f"{paths[0]} and {path} have different test sets: name one for both with --source and --reference"
                 )
             sets = its_own
-        settings = dataclasses.replace(model.configuration.search, **(search or {}))
+        settings = model.configuration.search.changed(search or {})
         device = "cuda" if torch.cuda.is_available() else "cpu"
         engine = TorchEngine(model.model.to(device))
         evaluations.append([])

@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcessor
 from transformers.utils.logging import disable_progress_bar
@@ -16,7 +17,7 @@ from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.batching import pad_sources
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from pipeline.inference.engine import FORBIDDEN_IDS, Source, default_device
-from pipeline.inference.exported import read_small_files, require_as_ours, require_free
+from pipeline.inference.exported import damaged, read_small_files, require_as_ours, require_free
 from pipeline.inference.forced_decoding import forced_log_probs
 
 
@@ -41,7 +42,14 @@ class HuggingFaceEngine:
         disable_progress_bar()
         self.tokenizers, self.configuration = read_small_files(folder)
         self.device = torch.device(device or default_device())
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).to(self.device).eval()
+        try:
+            model, loading = AutoModelForSeq2SeqLM.from_pretrained(
+                folder, local_files_only=True, output_loading_info=True
+            )
+        except (SafetensorError, RuntimeError, OSError, ValueError) as error:
+            raise ValueError(damaged(folder, error)) from error
+        require(not loading["missing_keys"], damaged(folder, f"without {', '.join(loading['missing_keys'])}"))
+        model = model.to(self.device).eval()
         self.model = model.float() if self.device.type == "cpu" else model
 
     def require(self, search: SearchConfig) -> None:

@@ -54,7 +54,7 @@ class Form:
     json_out: bool = False
 
     source_column: str = "source"
-    """The field that holds the text."""
+    """The field that holds the text, or a dotted path to one inside."""
 
     nbest: int = 1
 
@@ -65,9 +65,18 @@ class Form:
 
     @classmethod
     def chosen(cls, format: str, path: str, json_out: bool, *options) -> "Form":
-        """``auto`` among the formats is ``jsonl`` where the path ends so; objects in are objects out."""
+        """``auto`` among the formats is ``jsonl`` where the path ends so; objects in are objects out.
+
+        Raises:
+            ValueError: text has no columns.
+        """
         json_in = format == "jsonl" or (format == "auto" and path.removesuffix(".gz").endswith(".jsonl"))
         form = cls(json_in, json_out, *options)
+        require(
+            json_in or form.source_column == "source",
+            f"--source_column={form.source_column} is of JSON objects, and the input is text: give --format jsonl too, "
+            "or neither",
+        )
         return replace(form, json_out=json_in or json_out or bool(form.add))
 
     @property
@@ -85,29 +94,21 @@ class Form:
         """
         name = "the standard input" if path == "-" else path
         for number, line in enumerate(read_lines(path), 1):
-            if self.json_in:
-                yield self._parsed(line, f"{name}, line {number}")
-            else:
-                yield self.plain(line)
+            yield self.row(line, f"{name}, line {number}")
 
-    def plain(self, text: str) -> Row:
-        made = json.dumps({self.source_column: text}, ensure_ascii=False) if self.json_out else ""
-        return Row(Sentence(text), made)
-
-    def _parsed(self, line: str, place: str) -> Row:
+    def row(self, line: str, place: str) -> Row:
+        """What a line says; ``place`` tells where it stands."""
+        if not self.json_in:
+            made = json.dumps({self.source_column: line}, ensure_ascii=False) if self.json_out else ""
+            return Row(Sentence(line), made)
         if not line.strip():
             return Row(Sentence(""))
         given = _object(line, place)
         if taken := [name for name in self.fields if name in given]:
             raise ValueError(f"{place}: there is a field {taken[0]} already, which is to be added: rename it")
-        if self.source_column not in given:
-            raise ValueError(
-                f"{place}: there is no field {self.source_column}: correct the row, or name the field that holds the "
-                "text by --source_column"
-            )
-        text, prefix, terms = given[self.source_column], given.get("prefix"), given.get("terms")
+        prefix, terms = given.get("prefix"), given.get("terms")
         sentence = Sentence(
-            _text(text, self.source_column, place),
+            _text(_inside(given, self.source_column, place), self.source_column, place),
             "" if prefix is None else _text(prefix, "prefix", place),
             () if terms is None else tuple(_text(term, "terms", place) for term in _list(terms, "terms", place)),
         )
@@ -141,17 +142,22 @@ def typed(sentences: Iterable[str], form: Form) -> Iterator[Row]:
     """Rows of the command line's arguments, which are UTF-8 whatever the locale has made of them."""
     for number, sentence in enumerate(sentences, 1):
         try:
-            yield form.plain(os.fsencode(sentence).decode())
+            text = os.fsencode(sentence).decode()
         except UnicodeDecodeError as error:
             wrong = error.object[error.start]
             raise ValueError(f"sentence {number}: byte 0x{wrong:02x} is not utf-8: convert it to UTF-8") from None
+        yield form.row(text, f"sentence {number}")
 
 
 def _object(line: str, place: str) -> dict:
-    """The fields of a JSON object; of their values only texts matter."""
+    """The fields of a JSON object, and of objects in it as couples; of their values only texts matter."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{place}: {constant} is no JSON, whatever Python writes: write null")
+
     try:
         # A number as a float: as an int it may have too many digits for Python.
-        fields = json.loads(line, object_pairs_hook=tuple, parse_int=float)
+        fields = json.loads(line, object_pairs_hook=tuple, parse_int=float, parse_constant=refuse)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{place}, character {error.pos + 1}: {error.msg}: every line must be one JSON object"
@@ -165,6 +171,21 @@ def _object(line: str, place: str) -> dict:
         if [other for other, _ in fields].count(name) > 1:
             raise ValueError(f"{place}: there are two fields {name}: leave one")
     return given
+
+
+def _inside(given: dict, path: str, place: str) -> object:
+    """The value of a field, or of the field that a dotted path leads to."""
+    if path in given:
+        return given[path]
+    value: object = tuple(given.items())
+    for name in path.split("."):
+        if not isinstance(value, tuple) or name not in (inside := dict(value)):
+            raise ValueError(
+                f"{place}: there is no field {path}: correct the row, or name the field that holds the text by "
+                "--source_column"
+            )
+        value = inside[name]
+    return value
 
 
 def _list(value: object, name: str, place: str) -> list:

@@ -14,6 +14,7 @@ from pipeline.config import CorporaConfig, SearchConfig, require, require_positi
 from pipeline.data.batching import BatchPlan, collate
 from pipeline.data.cleaning import normalise
 from pipeline.data.corpora import KINDS
+from pipeline.data.lines import read_aligned, read_lines, shown
 from pipeline.data.progress import progress
 from pipeline.data.tokenizer import EOS_ID, PAD_ID
 from pipeline.inference.documents import written
@@ -23,7 +24,8 @@ from pipeline.inference.translator import Translation, Translator
 
 class PairScore(NamedTuple):
     score: float
-    """Length-normalised log-probability, as of ``Translation``: what the search would have given to this target."""
+    """Length-normalised log-probability, as of ``Translation``: what the search gives to this target where it finds
+    it in these tokens and with its end; a penalty on coverage, which only a search adds, is not in it."""
 
     log_prob: float
     """Of the target's tokens and their end; -inf where it has a character that the model cannot write."""
@@ -136,8 +138,8 @@ def alternatives(
 
 
 def read_pairs(source: str, target: str, table: str) -> Iterator[tuple[str, str]]:
-    """The pairs of two line-aligned files, or of a file of both: tab-separated without a header, or ``.jsonl`` with
-    ``source`` and ``target``.
+    """The pairs of two line-aligned files, or of a file of both: two columns with a tab between, without a header, or
+    ``.jsonl`` with ``source`` and ``target``.
 
     Raises:
         ValueError: neither or both are given, or, on the way, the files have not as many lines or a row is wrong.
@@ -147,12 +149,19 @@ def read_pairs(source: str, target: str, table: str) -> Iterator[tuple[str, str]
         "give --source and --target, line by line, or --pairs: one file of both",
     )
     if source:
-        rows = KINDS["text"].read(CorporaConfig(), [source, target])
+        rows = read_aligned([source, target])
     elif table.removesuffix(".gz").endswith(".jsonl"):
         rows = KINDS["jsonl"].read(CorporaConfig(), [table])
     else:
-        rows = KINDS["tsv"].read(CorporaConfig(source_column="1", target_column="2"), [table])
+        rows = _columns(table)
     return ((row[0], row[1]) for row in rows)
+
+
+def _columns(table: str) -> Iterator[list[str]]:
+    for number, line in enumerate(read_lines(table), 1):
+        cells = line.split("\t")
+        require(len(cells) == 2, f"{shown(table)}, line {number}: {len(cells)} columns, where two are needed")
+        yield cells
 
 
 def write_scores(

@@ -3,6 +3,7 @@
 Whatever ends a process ends the job, and the end of the job ends all processes, for they wait at a pipe that closes.
 """
 
+import os
 import signal
 import sys
 import warnings
@@ -76,13 +77,15 @@ def on_devices(load: Load, devices: int = 1) -> Iterator[OneDevice | SeveralDevi
     """The model on so many devices: GPUs, or on a CPU processes that share its cores; 0 is all GPUs, or one process.
 
     Raises:
-        ValueError: there are not so many GPUs.
+        ValueError: there are not so many GPUs, or cores.
         ValueError, OSError: what ``load`` raises, and on the way what the work raises, or that a process has ended.
     """
     num_gpus = torch.cuda.device_count()
+    most = num_gpus or os.cpu_count() or 1
     require(
-        devices >= 0 and not 0 < num_gpus < devices,
-        f"devices={devices}: there are {num_gpus} GPUs here: give 0 for all of what there is, or a number from 1",
+        0 <= devices <= most,
+        f"--devices={devices}: there are {most} {'GPUs' if num_gpus else 'cores'} here: give 0 for all GPUs, or 1 to "
+        f"{most}",
     )
     devices = devices or num_gpus or 1
     if devices == 1:

@@ -163,3 +163,11 @@ def test_a_race_that_cannot_be_run_is_refused_before_it_begins(trained, monkeypa
     monkeypatch.setattr(commands, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"--engines huggingface needs transformers: pip install 'dragoman\[export\]'"):
         commands.decode([model], file, engines=["huggingface"])
+
+
+def test_precisions_that_training_has_not_are_refused_at_once(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "train", "--precisions", "32", "fp8"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit) as stop:
+        main({"train": commands.train})
+    assert stop.value.code == 2 and "--precisions=fp8: expected some of '32', 'bf16'" in capsys.readouterr().err

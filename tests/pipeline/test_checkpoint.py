@@ -147,6 +147,29 @@ def test_what_is_no_model_is_said_in_a_line(tmp_path):
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(ValueError, match="no model yet; the first appears after its first validation"):
         load_model(tmp_path)
+    (tmp_path / "export.json").write_text('{"format": "ctranslate2"}')
+    with pytest.raises(ValueError, match="an export, which scripts/translate.py takes with --engine ctranslate2"):
+        load_model(tmp_path)
+    (tmp_path / "weights.safetensors").write_text("")
+    with pytest.raises(ValueError, match="weights alone are no model: name the folder that they are in"):
+        load_model(tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match="a model without a name: give runs/NAME, and a comma only between two"):
+        load_model("")
+
+
+def test_a_model_without_its_tokenizer_is_told(tmp_path, model, tokenizers):
+    save_model(tmp_path / "model", model, tokenizers, CONFIGURATION, {})
+    for file in (tmp_path / "model").glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ValueError, match="model: tokenizer.model is missing: copy it from the run"):
+        load_model(tmp_path)
+
+
+def test_whoever_may_read_one_file_of_a_model_may_read_all(tmp_path, model, tokenizers):
+    save_model(tmp_path / "model", model, tokenizers, CONFIGURATION, {})
+    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
+    (tmp_path / "file").touch()
+    assert modes == {(tmp_path / "file").stat().st_mode}
 
 
 # Checkpoints

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from jsonargparse.typing import PositiveInt
@@ -89,6 +90,30 @@ def test_fields_come_from_a_file_and_from_flags(monkeypatch, tmp_path):
     (tmp_path / "search.yaml").write_text("beam_size: 3\n", encoding="utf-8")
     arrived = run(monkeypatch, translate, "--search", str(tmp_path / "search.yaml"), "--search.length_penalty", "0.5")
     assert arrived["search"] == {"beam_size": 3, "length_penalty": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"temperature": 0.5}, "search.temperature=0.5 has no effect without search.method=sampling: set that too"),
+        ({"seed": 2, "beam_size": 3}, "search.seed=2 has no effect without search.method=sampling"),
+        ({"candidates": 8}, "search.candidates=8 has no effect without search.minimum_bayes_risk"),
+        ({"diversity_penalty": 1.0}, "search.diversity_penalty=1.0 has no effect without search.diverse_groups"),
+        ({"beam_size": 20_000}, "search.beam_size=20000 must be at most 1000"),
+        ({"max_length_ratio": 1e6}, "search.max_length_ratio=1000000.0 must be at most 100"),
+        ({"repetition_penalty": 0.0}, "search.repetition_penalty=0.0 must be more than 0"),
+        ({"tokens_per_batch": 0}, "search.tokens_per_batch=0 must be at least 1"),
+    ],
+)
+def test_a_search_is_not_changed_by_what_has_no_effect_or_no_sense(given, message):
+    with pytest.raises(ValueError, match=message):
+        SearchConfig().changed(given)
+
+
+def test_a_search_is_changed_by_settings_that_go_together():
+    given = {"method": "sampling", "temperature": 0.5, "minimum_bayes_risk": "chrf", "candidates": 8}
+    assert SearchConfig(beam_size=3).changed(given) == SearchConfig(beam_size=3, **given)
+    assert SearchConfig(method="sampling").changed({"top_k": 3}).top_k == 3
 
 
 def test_given_fields_are_checked_but_not_held_against_the_defaults_of_others(monkeypatch, error_of):
@@ -245,7 +270,36 @@ def test_numbers_are_checked_one_by_one(monkeypatch, error_of):
 
     assert run(monkeypatch, measure, "--lengths", "64", "128")["lengths"] == [64, 128]
     status, error = error_of(measure, "--lengths", "64", "0")
-    assert status == 2 and "--lengths element 2: not a whole number from 1: 0" in error
+    assert status == 2 and error.endswith("--lengths=0: expected a whole number from 1")
+
+
+def test_values_of_a_list_are_checked_and_other_words_told_where_they_go(error_of):
+    def protect(sentences: list[str] = [], /, kinds: list[Literal["url", "number"]] = []):  # noqa: B006
+        """Protect."""
+
+    for words in (["ule"], ["url,number"], ["number", "a sentence"]):
+        status, error = error_of(protect, "--kinds", *words)
+        assert status == 2 and error.endswith(
+            f"--kinds={words[-1]}: expected some of 'url', 'number', with blanks between; what is none of them goes "
+            "before the options, or after --"
+        )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+def test_a_number_that_cannot_be_is_named(error_of, value):
+    def list_some(nbest: PositiveInt = 1):
+        """List."""
+
+    complaint = f"verb.py: error: --nbest={value}: expected a whole number from 1"
+    assert error_of(list_some, "--nbest", value) == (2, complaint)
+
+
+def test_a_file_that_is_not_there_is_named_first(error_of):
+    def read():
+        """Read."""
+        open("/nowhere/in.txt")  # noqa: SIM115
+
+    assert error_of(read) == (1, "verb.py: error: /nowhere/in.txt: No such file or directory")
 
 
 def test_a_model_that_is_there_cannot_be_given_other_choices(error_of):

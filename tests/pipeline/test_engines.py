@@ -1,10 +1,13 @@
 """Engines of others find what our own finds: the same tokens, the same scores, under the same limits."""
 
 import random
+import shutil
 import sys
 from dataclasses import replace
 
+import ctranslate2
 import pytest
+import safetensors.torch
 import torch
 
 from models.config import ModelConfig
@@ -251,9 +254,13 @@ def test_prefixes_and_terms_are_refused(engines, engine):
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("engines")
-    return {engine: engine(folder / engine.__name__, *untrained()) for engine in (in_ctranslate2, in_huggingface)}
+def exports(tmp_path_factory):
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture(scope="module")
+def engines(exports):
+    return {engine: engine(exports / engine.__name__, *untrained()) for engine in (in_ctranslate2, in_huggingface)}
 
 
 @pytest.mark.parametrize("engine", [in_ctranslate2, in_huggingface])
@@ -298,6 +305,34 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         CTranslate2Engine(tmp_path)
     with pytest.raises(ValueError, match="no model of transformers: give a folder"):
         HuggingFaceEngine(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda _: b"junk"])
+@pytest.mark.parametrize(
+    ("made_by", "file", "engine"),
+    [(in_ctranslate2, "model.bin", CTranslate2Engine), (in_huggingface, "model.safetensors", HuggingFaceEngine)],
+)
+def test_a_damaged_export_is_told_in_a_line(engines, exports, tmp_path, made_by, file, engine, damage):
+    folder = shutil.copytree(exports / made_by.__name__, tmp_path / "copy")
+    (folder / file).write_bytes(damage((folder / file).read_bytes()))
+    with pytest.raises(ValueError, match=r"copy: the export is damaged \(.*\): write it again with scripts/export.py"):
+        engine(folder, device="cpu")
+
+
+def test_weights_that_transformers_would_make_up_are_missed(engines, exports, tmp_path):
+    folder = shutil.copytree(exports / "in_huggingface", tmp_path / "copy")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    del weights["model.encoder.layers.0.fc1.weight"]
+    safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="the export is damaged .without model.encoder.layers.0.fc1.weight.: write it"):
+        HuggingFaceEngine(folder, device="cpu")
+
+
+def test_a_precision_that_the_device_has_not_is_refused(engines, exports, monkeypatch):
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32", "int8"})
+    message = "--precision: CTranslate2 has no bfloat16 on this cpu, only float32, int8: leave it out"
+    with pytest.raises(ValueError, match=message):
+        CTranslate2Engine(exports / "in_ctranslate2", device="cpu", compute_type="bfloat16")
 
 
 def test_a_missing_engine_is_named_with_what_installs_it(monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -183,6 +184,20 @@ def test_mistakes_are_named(model_folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"--format=ctranslate2 needs ctranslate2: pip install 'dragoman\[export\]'"):
         export(model_folder, "ctranslate2", output=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_would_not_be_verified_is_refused(model_folder, tmp_path):
+    command = runpy.run_path(str(ROOT / "scripts/export.py"))["export"]
+    for name, text in (("empty", ""), ("one", "a\n"), ("two", "a\nb\n")):
+        (tmp_path / name).write_text(text)
+    empty, one, two = (str(tmp_path / name) for name in ("empty", "one", "two"))
+    for options, message in (
+        ({"verify": empty}, "--verify=.*empty has no sentences: name another file"),
+        ({"reference": one}, "--reference is of the sentences of --verify: give both, or neither"),
+        ({"verify": one, "reference": two}, "one has 1 lines and .*two 2: they must be as many"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            command(str(model_folder), "ctranslate2", output=str(tmp_path / "x"), **options)
 
 
 def forget_the_end_of_the_source(spec):

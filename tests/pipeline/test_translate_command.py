@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pipeline.inference.translator import Sentence, Translator
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
+STOPPED = r"stopped: \d+ rows are in .*out.partial, and the same command goes on there\n"
 SLOWLY = ["--search.beam_size", 1, "--search.tokens_per_batch", 40]  # 5 lines at a time
 WAIT = 60  # seconds that a process may take before a test gives it up
 
@@ -173,6 +175,24 @@ def test_settings_come_with_the_model(model, tmp_path, translator):
     assert "▁" not in (tmp_path / "out").read_text("utf-8")
 
 
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}"])
+def test_what_is_open_already_is_gone_on_with_and_never_replaced(model, tmp_path, translator, name):
+    (tmp_path / "in").write_text("the cat\n")
+    with open(tmp_path / "log", "w") as log:
+        print("before", file=log, flush=True)
+        here(model, str(tmp_path / "in"), name.format(log.fileno()))
+        print("after", file=log)
+    assert (tmp_path / "log").read_text("utf-8") == f"before\n{translator.translate(['the cat'])[0]}\nafter\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "log"}
+
+
+def test_the_standard_streams_have_names_in_dev(capfd):
+    for name in ("-", "/dev/stdout", "/dev/stderr", "/dev/null"):
+        with documents.written(name) as file:
+            print(name, file=file, flush=True)
+    assert capfd.readouterr() == ("-\n/dev/stdout\n", "/dev/stderr\n")
+
+
 # What comes in slowly
 
 
@@ -287,6 +307,21 @@ def test_what_is_asked_for_is_added_in_order(model, tmp_path, translator):
     assert (blank["translation"], blank["alignment"], blank["tokens"]) == ("", "", [])
 
 
+def test_a_dotted_path_leads_to_a_text_inside_unless_a_field_has_that_name(model, tmp_path, translator):
+    form = Form(json_in=True, json_out=True, source_column="text.en")
+    inside, outside = '{"text": {"de": ["Haus"], "en": "a mat"}}', '{"text.en": "seen", "text": {"en": "a mat"}}'
+    found = [json.loads(line)["translation"] for line in objects(model, tmp_path, inside, outside, form=form)]
+    assert found == translator.translate(["a mat", "seen"])
+    for wrong in ('{"text": {"de": "Haus"}}', '{"text": [["en", "a mat"]]}', '{"en": "a mat"}'):
+        with pytest.raises(ValueError, match="line 1: there is no field text.en: correct the row, or name"):
+            objects(model, tmp_path, wrong, form=form)
+
+
+def test_typed_objects_are_read_as_objects(model, tmp_path, translator):
+    here(model, ['{"source": "a mat"}'], tmp_path / "out", Form.chosen("jsonl", "", False))
+    assert json.loads((tmp_path / "out").read_text("utf-8"))["translation"] == translator.translate(["a mat"])[0]
+
+
 def test_a_text_translated_in_parts_has_no_alignment(model, tmp_path):
     form = Form(json_in=True, json_out=True, add=["alignment"])
     with pytest.warns(UserWarning, match="in 2 parts"):
@@ -315,6 +350,7 @@ def test_lines_of_text_become_objects(model, tmp_path, translator):
         ('{"source": null}', "line 2: null in source where text is needed: correct the row"),
         ('{"source": 5}', "line 2: a number in source where text is needed"),
         ('{"source": {"en": "a"}}', "line 2: no text in source where text is needed"),
+        ('{"source": "a", "n": [-Infinity]}', "line 2: -Infinity is no JSON, whatever Python writes: write null"),
         ('{"source": "\\ud83d"}', "line 2: half of a surrogate pair in source is not text: correct the row"),
         ('{"source": "a", "source": "b"}', "line 2: there are two fields source: leave one"),
         ('{"source": "a", "translation": "b"}', "line 2: there is a field translation already, .*: rename it"),
@@ -345,17 +381,35 @@ def test_the_format_is_known_by_the_name_or_is_given(arguments, json_in, json_ou
     assert (form.json_in, form.json_out) == (json_in, json_out)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sentences": ["a"], "input": "in.txt"}, "sentences are given and --input=in.txt too: give one of both"),
+        ({"sentences": [], "source_column": "text"}, "--source_column=text is of JSON objects, and the input is text"),
+        ({"search": {"ensemble": "log_probability"}}, "search.ensemble=log_probability has no effect on one model"),
+        ({"devices": 10_000}, r"--devices=10000: there are \d+ (cores|GPUs) here: give 0 for all GPUs, or 1 to \d+"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(model, options, message):
+    command = runpy.run_path(str(ROOT / "scripts/translate.py"))["translate"]
+    options = {"sentences": ["the cat"]} | options
+    with pytest.raises(ValueError, match=message):
+        command(options.pop("sentences"), model=str(model), **options)
+
+
 # Jobs
 
 
 def test_a_job_ended_in_any_way_goes_on_and_makes_the_same_file(model, many, tmp_path):
     out = tmp_path / "out"
-    for number, status in ((signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)):
+    ends = ((signal.SIGKILL, -9, ""), (signal.SIGTERM, 143, STOPPED), (signal.SIGINT, 130, STOPPED))
+    for number, status, said in ends:
         before = rows_done(out)
         with start(model, "--input", many, "--output", out, *SLOWLY) as process:
             until(lambda before=before: rows_done(out) > before, process)
             process.send_signal(number)
-            assert process.communicate(timeout=WAIT) == (b"", b"") and process.returncode == status
+            out_text, err = process.communicate(timeout=WAIT)
+        assert out_text == b"" and re.fullmatch(said, err.decode()) and process.returncode == status
         assert not out.exists() and rows_done(out) < 1300
         done = out.with_name("out.partial").read_bytes()
         assert many.with_name("out.txt").read_bytes().startswith(done)
@@ -396,7 +450,7 @@ def interrupt(*_):
 def test_what_cannot_be_begun_leaves_nothing(model, many, tmp_path):
     with pytest.raises(ValueError, match="no such file or folder"):
         here("runs/nowhere", str(many), tmp_path / "out")
-    with pytest.raises(ValueError, match="5 hypotheses cannot come of search.beam_size=2"):
+    with pytest.raises(ValueError, match="--nbest=5 cannot come of search.beam_size=2: raise that, or lower it"):
         here(model, str(many), tmp_path / "out", Form(nbest=5))
     with pytest.raises(FileNotFoundError):
         here(model, str(tmp_path / "nowhere"), tmp_path / "out")
@@ -414,7 +468,7 @@ def test_a_worker_that_dies_ends_the_job_and_ctrl_c_all_workers(model, many, tmp
         r"translate.py: error: process [12] of 2 has ended by SIGKILL, perhaps for want of memory: give fewer "
         r"--devices or a smaller --search.tokens_per_batch\n"
     )
-    for end, status, said in ((kill_a_worker, 1, complaint), (interrupt_all, 130, "")):
+    for end, status, said in ((kill_a_worker, 1, complaint), (interrupt_all, 130, STOPPED)):
         before = rows_done(out)
         command = ["--input", many, "--output", out, "--devices", 2, *SLOWLY]
         with start(model, *command, start_new_session=True) as process:

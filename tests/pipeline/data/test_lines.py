@@ -89,7 +89,9 @@ def test_other_encodings_are_read_when_named(tmp_path, encoding):
 
 def test_a_wrong_byte_is_named_with_its_file_and_line(tmp_path):
     with pytest.raises(ValueError, match=r"text, line 3: byte 0xe9 at position 4 is not utf-8.*corpora.encoding"):
-        lines_of(tmp_path, b"one\ntwo\ncaf\xe9\nfour\n")
+        lines_of(tmp_path, b"one\ntwo\ncaf\xe9\nfour\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"text, line 1: byte 0xe9 at position 4 is not utf-8: convert it to UTF-8$"):
+        lines_of(tmp_path, b"caf\xe9\n")  # no corpus
 
 
 def breakages(packed: bytes) -> dict[str, bytes]:
