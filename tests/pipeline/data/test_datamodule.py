@@ -10,7 +10,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from pipeline.data.batching import Batch
-from pipeline.data.config import CorporaConfig, CorpusConfig
+from pipeline.data.config import CorporaConfig, CorpusConfig, PreparationConfig
 from pipeline.data.datamodule import TranslationData
 from pipeline.data.encoded import EncodedPairs
 from pipeline.data.preparation import prepare
@@ -26,7 +26,8 @@ def data(configuration):
 
 
 def at(data: TranslationData, global_step=0, global_rank=0, world_size=1) -> TranslationData:
-    data.trainer = SimpleNamespace(global_step=global_step, global_rank=global_rank, world_size=world_size)
+    rank = dict(global_rank=global_rank, world_size=world_size, is_global_zero=global_rank == 0)
+    data.trainer = SimpleNamespace(global_step=global_step, **rank)
     return data
 
 
@@ -250,3 +251,41 @@ def test_a_resumed_run_sees_exactly_what_it_would_have_seen(configuration, tmp_p
     for step in stops:
         resumed = train(configuration, tmp_path, 2 * updates + 2, resume=tmp_path / f"step={step}.ckpt")
         assert resumed == whole[2 * step :]
+
+
+def test_ranks_share_a_streams_windows_and_whoever_goes_on_reads_what_is_left(configuration, tmp_path):
+    configuration = replace(
+        configuration,
+        corpora=replace(configuration.corpora, stream_window=25),
+        preparation=PreparationConfig(workers=1),
+        output=replace(configuration.output, run=str(tmp_path / "run")),
+    )
+    accumulating = replace(configuration, trainer=replace(configuration.trainer, accumulate_batches=2))
+    prepared = prepare(configuration)
+    alone = at(TranslationData(accumulating, prepared))
+    ranks = [at(TranslationData(configuration, prepared), 0, rank, 2) for rank in (0, 1)]
+    together = [alone, *ranks]
+    read = []
+    try:
+        for data in together:
+            data.setup("fit")
+        for _ in range(3):
+            first_update = alone.trainer.global_step
+            of_one, *of_ranks = ([sentences(batch) for batch in data.train_dataloader()] for data in together)
+            assert of_one == [batch for update in zip(*of_ranks, strict=True) for batch in update]
+            read += [row for batch in of_one for row in batch]
+
+            alone.trainer.global_step = first_update + 1
+            resumed = at(TranslationData(accumulating, prepared), first_update + 1)
+            resumed.load_state_dict(alone.state_dict())
+            assert [sentences(batch) for batch in resumed.train_dataloader()] == of_one[2:]
+            assert len(resumed.train_dataloader()) == len(of_one)
+
+            for data in together:
+                data.trainer.global_step = first_update + len(of_one) // 2
+        assert alone.state_dict()["window"] == 3 and alone.state_dict()["places"] == [[1, 15]]
+    finally:
+        for data in together:
+            data.teardown("fit")
+    texts = (prepared.tokenizers.source.encode(Path(configuration.corpora.train[0]).read_text().splitlines()) * 2)[:75]
+    assert Counter(read) == Counter(map(tuple, texts))
