@@ -38,8 +38,8 @@ def test_8_bits_are_the_product_of_the_rounded_matrices(bias):
 @pytest.mark.parametrize(("kind", "error"), [("32", 1e-6), ("bf16", 0.01), ("int8", 0.02)])
 def test_it_comes_near_the_exact_product(kind, error, bias):
     torch.manual_seed(0)
-    for width in 30, 1200:  # too small to be packed, or not
-        linear, x = nn.Linear(256, width, bias=bias), torch.randn(4, 8, 256)
+    for width, rows in (30, 8), (30, 80), (1200, 8):  # packed for the many rows, and for the many weights
+        linear, x = nn.Linear(256, width, bias=bias), torch.randn(4, rows, 256)
         exact = linear(x)
         y = LINEAR_MAPS[kind](linear.weight, linear.bias)(x)
         assert y.shape == exact.shape and y.dtype == torch.float32
