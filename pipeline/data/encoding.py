@@ -54,17 +54,12 @@ def encode(
     new = folder / "new"
     for path in (new, folder / "encoded"):
         path.mkdir(exist_ok=True)
-    corpora, unicode_form = configuration.corpora, configuration.cleaning.unicode_form
-
-    def piece(split: str, number: int, shard: TextShard) -> Piece:
-        language = corpora.each[shard.corpus].target_language if corpora.tags else ""
-        encoded = encoded_shard(new, split, number)
-        arguments = (shard, unicode_form, language, folder / "tokenizers", encoded)
-        return Piece(encode_shard, arguments, folder / "encoded" / f"{encoded.stem}.json", shard.pairs)
-
     numbers: dict[str, list[dict]] = {}
     for split, shards in text.splits.items():
-        pieces = [piece(split, number, shard) for number, shard in enumerate(shards)]
+        pieces = [
+            piece(shard, configuration, folder / "tokenizers", encoded_shard(new, split, number), folder / "encoded")
+            for number, shard in enumerate(shards)
+        ]
         with progress(f"encoding {split}", sum(shard.pairs for shard in shards)) as advance:
             numbers[split] = [read_json(path) for path in workers.do(pieces, advance)]
     tokenizers.save(new)
@@ -78,11 +73,20 @@ def encode(
         {side: _languages(configuration, side) for side in SIDES},
         _of_corpora(configuration, text.splits["train"], numbers["train"]),
     )
+    unicode_form = configuration.cleaning.unicode_form
     sizes = [tokenizer.vocab_size for tokenizer in tokenizers[: 1 if tokenizers.joint else 2]]
     return new, described | {
         "pairs": {name: sum(part["pairs"] for part in parts) for name, parts in numbers.items()},
         "tokenizer": dataclasses.asdict(configuration.tokenizer) | {"vocab_size": sizes, "unicode_form": unicode_form},
     }
+
+
+def piece(shard: TextShard, configuration: Configuration, tokenizers: Path, encoded: Path, reports: Path) -> Piece:
+    """The work of encoding a shard, which leaves numbers about it in the folder ``reports``."""
+    corpora = configuration.corpora
+    language = corpora.each[shard.corpus].target_language if corpora.tags else ""
+    arguments = (shard, configuration.cleaning.unicode_form, language, tokenizers, encoded)
+    return Piece(encode_shard, arguments, reports / f"{encoded.stem}.json", shard.pairs)
 
 
 def _of_corpora(

@@ -176,19 +176,23 @@ class Stages:
                 verdicts[np.load(file)] = VERDICTS.index("near_overlap")
         np.save(self.folder / "verdicts.npy", self.verdicts)
 
+    def kept(self) -> list[TextShard]:
+        """What is left of each shard to train on."""
+        file = self.folder / "verdicts.npy"
+        return [
+            TextShard(shard.corpus, shard.pairs, int(np.count_nonzero(verdicts == TRAIN)), True, file, first)
+            for shard, first, verdicts in self.pairs.with_values(self.verdicts)
+        ]
+
     def text(self, held_out: HeldOut) -> Text:
         """What is left to train on, and what is held out; what was read and what was dropped, with examples.
 
         Raises:
             ValueError: nothing is left to train on.
         """
-        splits = {"train": [], **{name: [] for name in HELD_OUT}}
+        splits = {"train": self.kept()}
         reports, read = [Report() for _ in self.corpora], [0 for _ in self.corpora]
-        for shard, first, verdicts in self.pairs.with_values(self.verdicts):
-            kept = int(np.count_nonzero(verdicts == TRAIN))
-            splits["train"].append(
-                TextShard(shard.corpus, shard.pairs, kept, True, self.folder / "verdicts.npy", first)
-            )
+        for shard, _, verdicts in self.pairs.with_values(self.verdicts):
             reports[shard.corpus] += of_shard(shard, verdicts)
             read[shard.corpus] += shard.raw.rows
         for name in HELD_OUT:

@@ -25,10 +25,11 @@ from pipeline.config import Configuration
 from pipeline.data.arrow import map_arrow
 from pipeline.data.config import BatchingConfig, CorpusConfig
 from pipeline.data.corpora import Shard, read_pairs, write_rows
-from pipeline.data.execution import Piece, Workers, end_with_parent
-from pipeline.data.shards import encode_shard, read_json, write_json
+from pipeline.data.encoding import piece
+from pipeline.data.execution import Workers, end_with_parent
+from pipeline.data.shards import read_json, write_json
 from pipeline.data.stages import HELD_OUT, HeldOut, RawShards, Stages
-from pipeline.data.text import SIDES, TextShard, encoded_shard
+from pipeline.data.text import SIDES, encoded_shard
 
 PATIENCE = 0.05
 """Seconds between two looks for a window that another process makes."""
@@ -100,8 +101,9 @@ class Stream:
             with self._loss_told():
                 if self.making != number:
                     self._make(number, begin)
-                if failure := self.connection.recv():
-                    raise failure
+                failure = self.connection.recv()
+            if failure:
+                raise failure
         while not (path / "window.json").exists():
             time.sleep(PATIENCE)
         described = read_json(path / "window.json")
@@ -220,14 +222,12 @@ class WindowMaker:
         stages.clean(raw)
         stages.decide(self.held_out)
         stages.find_near_overlap(self.held_out)
-        pieces, encoded = [], []
-        for number, (shard, first_row, verdicts) in enumerate(stages.pairs.with_values(stages.verdicts)):
-            text = TextShard(shard.corpus, shard.pairs, len(verdicts), True, work / "verdicts.npy", first_row)
-            language = self.corpora.each[shard.corpus].target_language if self.corpora.tags else ""
-            encoded.append(encoded_shard(folder, "train", first + number))
-            arguments = (text, self.configuration.cleaning.unicode_form, language, self.prepared, encoded[-1])
-            pieces.append(Piece(encode_shard, arguments, work / f"{encoded[-1].stem}.json", len(verdicts)))
-        self.workers.do(pieces)
+        kept = stages.kept()
+        encoded = [encoded_shard(folder, "train", first + number) for number in range(len(kept))]
+        self.workers.do(
+            piece(shard, self.configuration, self.prepared, path, work)
+            for shard, path in zip(kept, encoded, strict=True)
+        )
         return encoded
 
 
