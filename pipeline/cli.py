@@ -21,6 +21,7 @@ import typing
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -197,9 +198,16 @@ def _check_imports() -> None:
         )
 
 
-def _parse_file(path: str | Path) -> tuple[ArgumentParser, Namespace]:
+@cache
+def _file_parser() -> ArgumentParser:
+    """Of configuration files; made once, since that takes longer than to read one, and every loaded model has one."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Configuration)
+    return parser
+
+
+def _parse_file(path: str | Path) -> tuple[ArgumentParser, Namespace]:
+    parser = _file_parser()
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         if not isinstance(content, dict):
