@@ -16,7 +16,7 @@ from tests.pipeline.data.losses import Unknown, die, fail, sleep
 @pytest.fixture(scope="module")
 def cluster():
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster:
         yield cluster
 
 
@@ -42,7 +42,7 @@ def test_the_machines_of_a_cluster_do_the_same(two_corpora, cluster):
     assert content(prepare(divided)) == expected
     with cluster.get_client() as client:
         used = client.run(lambda: "pipeline.data.shards" in sys.modules)
-    assert list(used.values()) == [True, True]
+    assert list(used.values()) == [True]
 
 
 def test_a_complaint_of_a_piece_comes_through_as_it_is(cluster):

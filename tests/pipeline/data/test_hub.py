@@ -1,5 +1,7 @@
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from datasets import Dataset, Features, Translation, TranslationVariableLanguages, Value
@@ -42,3 +44,30 @@ def test_a_set_may_list_the_languages_of_each_row():
     assert rows() == [("one", "eins"), (None, "zwei")]
     assert rows(source_column="translation.fr", target_column="translation.en") == [(None, "one"), ("deux", None)]
     assert list(read_pairs(CorpusConfig(kind="parquet"), ["set/train.parquet"])) == rows()
+
+
+class NoSuchSet(BaseHTTPRequestHandler):
+    """Answers as the Hub does where a data set does not exist, or is private."""
+
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_data_set_that_does_not_exist_is_one_line(monkeypatch):
+    with ThreadingHTTPServer(("127.0.0.1", 0), NoSuchSet) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr("datasets.config.HF_ENDPOINT", address)
+        with pytest.raises(
+            ValueError, match="^corpora.name=no/such: Dataset 'no/such' doesn't exist on the Hub"
+        ) as error:
+            list(read_pairs(CorpusConfig(kind="hub", name="no/such"), ["train"]))
+        assert "\n" not in str(error.value)
+        server.shutdown()

@@ -1,7 +1,7 @@
 """Several corpora become one, however the work is divided, and what was done once is not done again."""
 
-import subprocess
-import sys
+import multiprocessing
+import os
 import time
 from collections import Counter
 from dataclasses import replace
@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import write_configuration
 from pipeline.config import Configuration, OutputConfig, TokenizerConfig
 from pipeline.data.config import CleaningConfig, CorporaConfig
 from pipeline.data.execution import Piece
 from pipeline.data.preparation import prepare
 from tests.pipeline.data.conftest import changed, content, write_lines
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_several_corpora_are_one_with_a_number_each_and_counted_apart(two_corpora):
@@ -101,17 +98,25 @@ def test_what_was_done_before_an_interruption_is_not_done_again(two_corpora, mon
     assert Counter(done) == {"clean": 5, "near_overlap": 5, "encoded": 9}
 
 
+def prepare_in_a_group(configuration: Configuration) -> None:
+    os.setsid()
+    prepare(configuration)
+
+
 def test_a_killed_process_leaves_no_corpus_and_no_workers_and_the_next_goes_on(two_corpora, tmp_path, monkeypatch):
     two_corpora = changed(two_corpora, preparation={"shard_pairs": 5, "workers": 2})
-    write_configuration(two_corpora, tmp_path / "config.yaml")
-    command = [sys.executable, "scripts/prepare.py", "--config", str(tmp_path / "config.yaml")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process = multiprocessing.get_context("fork").Process(target=prepare_in_a_group, args=(two_corpora,))
+    process.start()
     while len(list(tmp_path.glob(".data.work/text/clean/*.json"))) < 3:
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.01)
     process.kill()
-    process.communicate(timeout=20)  # the workers have these pipes too
+    process.join()
     assert not (tmp_path / "data").exists()
+    with pytest.raises(ProcessLookupError):
+        for _ in range(200):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
 
     done = []
     do = Piece.do
