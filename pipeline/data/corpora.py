@@ -132,7 +132,7 @@ class Kind(NamedTuple):
     """The other settings that change the rows, besides ``reverse``."""
 
     seeks: bool = False
-    """``read(corpus, names, start)`` begins at a row without reading those before."""
+    """``read(corpus, names, start)`` begins at a row, for less than reading those before costs."""
 
 
 def _files(corpus: CorpusConfig, names: list[str]) -> list[str]:

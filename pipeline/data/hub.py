@@ -10,6 +10,7 @@ import datasets
 import pyarrow as pa
 
 from pipeline.data.config import CorpusConfig
+from pipeline.data.lines import quoted
 from pipeline.data.tables import BATCH, column_pairs, column_paths
 
 
@@ -56,9 +57,9 @@ def _readable(tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
 
 def _reason(error: Exception) -> str:
     """What went wrong and what to do, on one line."""
-    first_line = next(iter(str(error).splitlines()), type(error).__name__)
-    if "scripts are no longer supported" in first_line:
+    told = quoted(" ".join(str(error).split())) or type(error).__name__
+    if "scripts are no longer supported" in told:
         return "needs a loading script, which is never run: use a copy in Parquet, or local files (corpora.kind=text)"
     if isinstance(error, ConnectionError):
-        return f"cannot be reached (offline?): name a local folder, or local files (corpora.kind=text). {first_line}"
-    return first_line
+        return f"cannot be reached (offline?): name a local folder, or local files (corpora.kind=text). {told}"
+    return told
