@@ -24,11 +24,12 @@ from pipeline.data.batching import pad_sources
 from pipeline.data.cleaning import normalise
 from pipeline.data.lines import read_lines
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
-from pipeline.inference.engine import FORBIDDEN_IDS, Engine, TorchEngine, default_device
+from pipeline.inference.engine import Engine, TorchEngine, default_device
 from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.export import export
 from pipeline.inference.held_out import given_set
 from pipeline.inference.translator import Translator
+from pipeline.inference.vocabulary import Vocabulary
 from pipeline.training.fit import say
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def contestants(
     for name in sorted(set(engines)):
         family, _, kind = name.partition("-")
         if family == "ours":
-            engine = TorchEngine(model, kind, threads if device.type == "cpu" else 1)
+            workers = threads if device.type == "cpu" else 1
+            engine = TorchEngine(model, kind, workers, Vocabulary.of(loaded.tokenizers.target))
             layout = f"{threads} x 1" if device.type == "cpu" else ""
             yield Contestant({"engine": name, "workers_x_threads": layout}, TextToText(engine, *ours))
         elif family == "huggingface":
@@ -237,6 +239,7 @@ class Generate:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).to(self.device).eval()
         self.model = model.float() if self.device.type == "cpu" else model.bfloat16()
         self.tokenizers, self.configuration = tokenizers, configuration
+        self.forbidden_ids = Vocabulary.of(tokenizers.target).forbidden_ids
 
     def __call__(self, sentences: Sequence[str]) -> tuple[list[str], float]:
         ids = encoded(sentences, self.tokenizers, self.configuration)
@@ -253,7 +256,7 @@ class Generate:
         ids = pad_sources(sources).to(self.device)
         settings = self._settings(max(map(len, sources)))
         output = self.model.generate(ids, attention_mask=ids != PAD_ID, generation_config=settings)
-        return [[id for id in row if id not in (*FORBIDDEN_IDS, EOS_ID)] for row in output.tolist()]
+        return [[id for id in row if id not in (*self.forbidden_ids, EOS_ID)] for row in output.tolist()]
 
     def _settings(self, longest: int) -> "GenerationConfig":
         from transformers import GenerationConfig
@@ -263,7 +266,7 @@ class Generate:
             num_beams=search.beam_size,
             length_penalty=_length_penalty(search),
             max_length=1 + search.max_length(longest),
-            bad_words_ids=[[id] for id in FORBIDDEN_IDS],
+            bad_words_ids=[[id] for id in self.forbidden_ids],
             pad_token_id=PAD_ID,
             bos_token_id=BOS_ID,
             eos_token_id=EOS_ID,

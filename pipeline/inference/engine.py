@@ -27,7 +27,7 @@ from models.terms import Progress
 from pipeline.config import SearchConfig, require, require_positions
 from pipeline.data.batching import pad_sources
 from pipeline.data.tokenizer import BOS_ID, EOS_ID
-from pipeline.inference.vocabulary import ANY, FORBIDDEN_IDS, Vocabulary  # noqa: F401
+from pipeline.inference.vocabulary import ANY, Vocabulary
 
 CHECK_EVERY = 4
 """Lengths between two looks at what is done: on a GPU the host then runs ahead, and a few finished rows stay longer."""

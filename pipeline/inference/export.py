@@ -28,6 +28,7 @@ from pipeline.data.tokenizer import SPECIAL_PIECES, Tokenizers
 from pipeline.inference.agreement import Agreement, agreement, score_errors
 from pipeline.inference.engine import Engine, Source, TorchEngine
 from pipeline.inference.exported import require_as_ours, write_small_files
+from pipeline.inference.vocabulary import Vocabulary
 
 FOREIGN = ("ctranslate2", "huggingface")
 """Formats with an engine of their own."""
@@ -125,7 +126,7 @@ def check_scores(
     sources = [Source(tuple(choose.choices(words, k=length))) for length in lengths]
     for plain in plain_searches(search):
         found = [best for best, *_ in engine.search(sources, plain)]
-        errors = score_errors(model, sources, found, plain)
+        errors = score_errors(model, sources, found, plain, Vocabulary.of(tokenizers.target))
         _check_error(mean(errors), max(errors), quantization)
 
 
@@ -174,7 +175,7 @@ def _rounding(quantization: str) -> str:
 
 def _load_own(folder: Path) -> tuple[Engine, Tokenizers, Configuration]:
     model, tokenizers, configuration, _ = load_model(folder)
-    return TorchEngine(model), tokenizers, configuration
+    return TorchEngine(model, vocabulary=Vocabulary.of(tokenizers.target)), tokenizers, configuration
 
 
 def print_agreement(found: Sequence[Agreement], folder: Path) -> None:

@@ -5,6 +5,7 @@ same: pieces that stand for no text are forbidden by the output's bias, and so l
 computes by another formula, sinusoids and ALiBi's distances, is written out as tables.
 """
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,8 @@ from models.positions import Alibi
 from models.transformer import Transformer
 from pipeline.config import Configuration, require
 from pipeline.data.tokenizer import Tokenizers
-from pipeline.inference.engine import FORBIDDEN_IDS
 from pipeline.inference.exported import FORBIDDEN, num_positions, pieces
+from pipeline.inference.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from ctranslate2.specs import LayerSpec, TransformerSpec
@@ -44,7 +45,7 @@ def write(
     model: Transformer, tokenizers: Tokenizers, configuration: Configuration, quantization: str, folder: Path
 ) -> None:
     """Write the engine's files into an existing folder; the model is one that ``refuse`` lets pass."""
-    spec = described(model, num_positions(configuration))
+    spec = described(model, num_positions(configuration), Vocabulary.of(tokenizers.target).forbidden_ids)
     spec.register_source_vocabulary(pieces(tokenizers.source))
     spec.register_target_vocabulary(pieces(tokenizers.target))
     spec.validate()
@@ -53,7 +54,7 @@ def write(
     (folder / "README.md").write_text(README.format(search=configuration.search), encoding="utf-8")
 
 
-def described(model: Transformer, positions: int | None) -> "TransformerSpec":
+def described(model: Transformer, positions: int | None, forbidden_ids: Sequence[int]) -> "TransformerSpec":
     """The engine's description of the model, with its weights."""
     spec = _nothing_yet(model.config)
     spec.config.add_source_eos = True
@@ -63,7 +64,7 @@ def described(model: Transformer, positions: int | None) -> "TransformerSpec":
     decoder.embeddings.weight = _copied(model.target_embedding.weight)
     decoder.projection.weight = _copied(model.output_weight)
     decoder.projection.bias = torch.zeros(len(model.output_weight))
-    decoder.projection.bias[list(FORBIDDEN_IDS)] = FORBIDDEN
+    decoder.projection.bias[list(forbidden_ids)] = FORBIDDEN
     for layer_spec, layer in zip(chain(encoder.layer, decoder.layer), chain(model.encoder, model.decoder), strict=True):
         _describe_layer(layer_spec, layer)
     if model.config.norm_order == "pre":

@@ -6,6 +6,7 @@ before all cosines and ours take turns, so the width is put into their order in 
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ from models.config import ModelConfig
 from models.transformer import Transformer
 from pipeline.config import Configuration, require
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_PIECES, Tokenizers
-from pipeline.inference.engine import FORBIDDEN_IDS
 from pipeline.inference.exported import FORBIDDEN, num_positions, pieces
+from pipeline.inference.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -62,13 +63,14 @@ def write(
     vocabulary = _vocabulary(model)
     config = getattr(transformers, config_class)(**vocabulary, **_config(model.config, num_positions(configuration)))
     theirs = getattr(transformers, model_class)(config)
-    theirs.load_state_dict(_weights(model, config))
+    forbidden_ids = Vocabulary.of(tokenizers.target).forbidden_ids
+    theirs.load_state_dict(_weights(model, config, forbidden_ids))
     theirs.generation_config = transformers.GenerationConfig(
         pad_token_id=PAD_ID,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,
         decoder_start_token_id=BOS_ID,
-        bad_words_ids=[[id] for id in FORBIDDEN_IDS],
+        bad_words_ids=[[id] for id in forbidden_ids],
         num_beams=configuration.search.beam_size,
         length_penalty=configuration.search.length_penalty,
         early_stopping="never" if configuration.search.beam_size > 1 else False,  # only when nothing can become better
@@ -119,7 +121,7 @@ def _config(config: ModelConfig, positions: int) -> dict:
     }
 
 
-def _weights(model: Transformer, config: "PretrainedConfig") -> dict[str, Tensor]:
+def _weights(model: Transformer, config: "PretrainedConfig", forbidden_ids: Sequence[int]) -> dict[str, Tensor]:
     """All weights under their names there, the width in their order."""
     width = torch.arange(config.d_model)
     if model.config.positions == "sinusoidal":
@@ -171,7 +173,7 @@ def _weights(model: Transformer, config: "PretrainedConfig") -> dict[str, Tensor
     for side, scheme in (("encoder", model.source_positions), ("decoder", model.target_positions)):
         weights[f"model.{side}.embed_positions.weight"] = scheme.embed(nothing)[0, :, width]
     bias = F.pad(torch.zeros(1, len(model.output_weight)), (0, target_size - len(model.output_weight)), value=FORBIDDEN)
-    weights["final_logits_bias"] = bias.index_fill(1, torch.tensor(FORBIDDEN_IDS), FORBIDDEN)
+    weights["final_logits_bias"] = bias.index_fill(1, torch.tensor(forbidden_ids), FORBIDDEN)
     return weights
 
 

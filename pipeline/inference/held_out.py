@@ -13,6 +13,7 @@ from pipeline.data.preparation import Prepared
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import Evaluation, EvaluationSet, bleu_tokenizer, evaluate, write_evaluation
 from pipeline.inference.translator import Translator
+from pipeline.inference.vocabulary import Vocabulary
 
 
 def evaluate_models(
@@ -50,7 +51,7 @@ def evaluate_models(
             sets = its_own
         settings = model.configuration.search.changed(search or {})
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        engine = TorchEngine(model.model.to(device))
+        engine = TorchEngine(model.model.to(device), vocabulary=Vocabulary.of(model.tokenizers.target))
         evaluations.append([])
         for number, on in enumerate(sets):
             translator = Translator(engine, model.tokenizers, model.configuration, to or _asked(on, model))

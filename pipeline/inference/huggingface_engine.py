@@ -16,9 +16,10 @@ from models.search import Hypothesis
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.batching import pad_sources
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
-from pipeline.inference.engine import FORBIDDEN_IDS, Source, default_device
+from pipeline.inference.engine import Source, default_device
 from pipeline.inference.exported import damaged, read_small_files, require_as_ours, require_free
 from pipeline.inference.forced_decoding import forced_log_probs
+from pipeline.inference.vocabulary import Vocabulary
 
 
 def load(folder: str | Path) -> tuple["HuggingFaceEngine", Tokenizers, Configuration]:
@@ -41,6 +42,7 @@ class HuggingFaceEngine:
         )
         disable_progress_bar()
         self.tokenizers, self.configuration = read_small_files(folder)
+        self.forbidden_ids = Vocabulary.of(self.tokenizers.target).forbidden_ids
         self.device = torch.device(device or default_device())
         try:
             model, loading = AutoModelForSeq2SeqLM.from_pretrained(
@@ -84,7 +86,7 @@ class HuggingFaceEngine:
                 early_stopping="never" if search.beam_size > 1 else False,  # only where nothing can become better
                 length_penalty=search.length_penalty if search.length_normalisation == "average" else 0.0,
                 max_length=1 + min(limit + 1, self.model.config.max_position_embeddings),  # see _Stop
-                bad_words_ids=[[id] for id in FORBIDDEN_IDS],
+                bad_words_ids=[[id] for id in self.forbidden_ids],
                 pad_token_id=PAD_ID,
                 bos_token_id=BOS_ID,
                 eos_token_id=EOS_ID,

@@ -18,7 +18,7 @@ from pipeline.data.lines import read_aligned, read_lines, shown
 from pipeline.data.progress import progress
 from pipeline.data.tokenizer import EOS_ID, PAD_ID
 from pipeline.inference.documents import written
-from pipeline.inference.engine import FORBIDDEN_IDS, Source, TorchEngine
+from pipeline.inference.engine import Source, TorchEngine
 from pipeline.inference.translator import Translation, Translator
 
 
@@ -77,7 +77,7 @@ def score_ids(
             engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)),
             target_out,
             pad_id=PAD_ID,
-            forbidden_ids=FORBIDDEN_IDS,
+            forbidden_ids=engine.vocabulary.forbidden_ids,
             repetition=search.repetition_penalty,
         )
         counts = (target_out != PAD_ID).sum(1)
@@ -125,7 +125,7 @@ def alternatives(
     batch = collate([(ids, begun)], update_tokens=0)
     memory = engine.model.encode(batch.source.to(engine.device))
     logits = engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)[0, -1]).float()
-    logits[list(FORBIDDEN_IDS)] = -math.inf
+    logits[list(engine.vocabulary.forbidden_ids)] = -math.inf
     probabilities = logits.softmax(-1)
     probabilities[EOS_ID] = 0
     possible = int((probabilities > 0).sum())

@@ -14,11 +14,8 @@ WITHOUT_BLANKS = ("BOPOMOFO", "CJK", "HIRAGANA", "KATAKANA", "KHMER", "LAO", "MY
 """Scripts, by how the Unicode names of their letters begin."""
 
 
-FORBIDDEN_IDS = (PAD_ID, UNK_ID, BOS_ID)
-
-
 class Vocabulary(NamedTuple):
-    forbidden_ids: tuple[int, ...] = FORBIDDEN_IDS
+    forbidden_ids: tuple[int, ...] = (PAD_ID, UNK_ID, BOS_ID)
     """Never generated, and without a share of the probability: they stand for no text."""
 
     words: Words = APART

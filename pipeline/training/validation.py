@@ -26,6 +26,7 @@ from pipeline.inference.attention_pictures import draw
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.translator import Translator
+from pipeline.inference.vocabulary import Vocabulary
 from pipeline.training.module import TranslationModule
 
 METRICS = {"bleu": "bleu", "chrf": "chrf", "loss": "valid_loss"}
@@ -126,7 +127,8 @@ class Validator:
     @property
     def translator(self) -> Translator:
         """Of the weights as they are now, which an engine may keep in another form."""
-        return Translator(TorchEngine(self.module.model), self.tokenizers, self.module.configuration)
+        engine = TorchEngine(self.module.model, vocabulary=Vocabulary.of(self.tokenizers.target))
+        return Translator(engine, self.tokenizers, self.module.configuration)
 
     @contextmanager
     def evaluating(self, trainer: Trainer) -> Iterator[None]:
