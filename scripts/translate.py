@@ -21,7 +21,7 @@ def translate(
     json: bool = False,
     nbest: PositiveInt = 1,
     scores: bool = False,
-    add: list[Literal["tokens", "alignment", "missing_terms"]] = [],
+    add: list[Literal["tokens", "alignment", "missing_terms", "missing_prefix"]] = [],
     document: bool = False,
     protect: list[Literal["url", "email", "number", "placeholder", "tag"]] = [],
     engine: Literal["dragoman", "ctranslate2", "huggingface"] = "dragoman",
@@ -42,7 +42,7 @@ def translate(
         json: Write objects: those of the input, or new ones, with a field translation.
         nbest: Translations per line, at most: as a table, or in objects as a field.
         scores: Write a table of line number, score, "end" or "limit" (what stopped it), text; or fields in objects.
-        add: More fields: pieces, word alignment from attention (Pharaoh's format), terms that were not put in.
+        add: More fields: pieces, word alignment from attention (Pharaoh's format), terms, or the prefix, that it lacks.
         document: Lines are paragraphs, translated sentence by sentence; layout and blank lines stay.
         protect: Kinds of spans that come out unchanged.
         engine: What searches; those of others take a folder that scripts/export.py wrote.

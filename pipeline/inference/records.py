@@ -15,9 +15,11 @@ from typing import NamedTuple
 from pipeline.config import SearchConfig, require
 from pipeline.data.cleaning import normalise
 from pipeline.data.lines import read_lines
-from pipeline.inference.attention import attended
+from pipeline.inference.attention import word_alignment
 from pipeline.inference.engine import TorchEngine
-from pipeline.inference.translator import Sentence, Translation, Translator
+from pipeline.inference.translation import Sentence, Translation
+from pipeline.inference.translator import Translator
+from pipeline.inference.vocabulary import occurs
 
 
 class Row(NamedTuple):
@@ -61,7 +63,7 @@ class Form:
     scores: bool = False
 
     add: list[str] = field(default_factory=list)
-    """More fields for JSON objects: ``tokens``, ``alignment``, ``missing_terms``."""
+    """More fields for JSON objects: ``tokens``, ``alignment``, ``missing_terms``, ``missing_prefix``."""
 
     @classmethod
     def chosen(cls, format: str, path: str, json_out: bool, *options) -> "Form":
@@ -118,18 +120,16 @@ class Form:
         sentences = [row.sentence for row in rows.rows]
         found = translator.hypotheses(sentences, search, self.nbest, itertools.count(rows.first))
         lines = [
-            self._lines(number, *each, translator, search)
+            self._lines(number, *each, translator)
             for number, each in enumerate(zip(rows.rows, found, strict=True), rows.first)
         ]
         return Answer("".join(lines), len(lines))
 
-    def _lines(
-        self, number: int, row: Row, found: list[Translation], translator: Translator, search: SearchConfig
-    ) -> str:
+    def _lines(self, number: int, row: Row, found: list[Translation], translator: Translator) -> str:
         if self.json_out:
             if not row.json:
                 return "\n"
-            added = {name: FIELDS[name](row.sentence, found, translator, search) for name in self.fields}
+            added = {name: FIELDS[name](row.sentence, found, translator) for name in self.fields}
             return f"{row.json[:-1].rstrip()}, {json.dumps(added, ensure_ascii=False)[1:]}\n"
         if self.scores or self.nbest > 1:
             return "".join(
@@ -206,34 +206,25 @@ def _score(score: float) -> float | None:
     return round(score, 4) if math.isfinite(score) else None
 
 
-def _tokens(sentence: Sentence, found: list[Translation], translator: Translator, search: SearchConfig) -> list[str]:
+def _tokens(sentence: Sentence, found: list[Translation], translator: Translator) -> list[str]:
     return translator.tokenizers.target.processor.id_to_piece(list(found[0].ids))
 
 
-def _alignment(
-    sentence: Sentence, found: list[Translation], translator: Translator, search: SearchConfig
-) -> str | None:
-    """None for a text too long to be attended to as a whole."""
+def _alignment(sentence: Sentence, found: list[Translation], translator: Translator) -> str:
     require(
         isinstance(translator.engine, TorchEngine),
         "alignment is read from one model's attention: name a run or model folder, and only one",
     )
-    texts = sentence.text, found[0].text
-    (source,) = translator.source_ids(texts[:1])
-    (target,) = translator.tokenizers.target.encode([normalise(texts[1], translator.unicode_form)])
-    lengths = len(source), len(target)
-    if not all(lengths):
-        return ""
-    if lengths[0] > search.max_source_tokens:
-        return None
-    whole = replace(search, max_source_tokens=max(lengths))
-    return " ".join(f"{i}-{j}" for i, j in attended(translator, *texts, whole).alignment())
+    return " ".join(f"{i}-{j}" for i, j in word_alignment(translator, found[0]))
 
 
-def _missing_terms(
-    sentence: Sentence, found: list[Translation], translator: Translator, search: SearchConfig
-) -> list[str]:
-    return [term for term in sentence.terms if normalise(term, translator.unicode_form) not in found[0].text]
+def _missing_terms(sentence: Sentence, found: list[Translation], translator: Translator) -> list[str]:
+    return [term for term in sentence.terms if not occurs(normalise(term, translator.unicode_form), found[0].text)]
+
+
+def _missing_prefix(sentence: Sentence, found: list[Translation], translator: Translator) -> str:
+    prefix = normalise(sentence.prefix, translator.unicode_form)
+    return "" if found[0].text.startswith(prefix) else sentence.prefix
 
 
 FIELDS = {
@@ -246,5 +237,6 @@ FIELDS = {
     "tokens": _tokens,
     "alignment": _alignment,
     "missing_terms": _missing_terms,
+    "missing_prefix": _missing_prefix,
 }
 """What may be added to an object."""

@@ -1,5 +1,6 @@
 """The translate command as it is lived with: real processes on a tiny model, and what they share called directly."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -20,9 +21,12 @@ from pipeline.checkpoint import build_model, save_model
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import train_tokenizers
 from pipeline.inference import documents
+from pipeline.inference.attention import attended, word_alignment
+from pipeline.inference.paragraphs import ParagraphTranslator
 from pipeline.inference.records import Form
 from pipeline.inference.sharding import on_devices
-from pipeline.inference.translator import Sentence, Translator
+from pipeline.inference.translation import Part, Sentence, Translation
+from pipeline.inference.translator import Translator
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
@@ -322,11 +326,55 @@ def test_typed_objects_are_read_as_objects(model, tmp_path, translator):
     assert json.loads((tmp_path / "out").read_text("utf-8"))["translation"] == translator.translate(["a mat"])[0]
 
 
-def test_a_text_translated_in_parts_has_no_alignment(model, tmp_path):
-    form = Form(json_in=True, json_out=True, add=["alignment"])
-    with pytest.warns(UserWarning, match="in 2 parts"):
-        [found] = objects(model, tmp_path, json.dumps({"source": " ".join(WORDS * 3)}), form=form)
-    assert json.loads(found)["alignment"] is None
+@pytest.mark.parametrize(
+    "text, firsts",
+    [("the cat sat on a mat. two old trees of that garden.", [0, 6]),
+     ("the cat sat on a mat.  \n\n1. two old trees of that garden.\t-", [0, 7])],
+    ids=["over-long", "document"],
+)  # fmt: skip
+def test_a_text_translated_in_parts_has_the_alignments_of_its_parts(translator, text, firsts):
+    if "\n" in text:
+        [[found]] = ParagraphTranslator(translator).hypotheses([text])
+    else:
+        with pytest.warns(UserWarning, match="in 2 parts"):
+            [[found]] = translator.hypotheses([text], dataclasses.replace(translator.search, max_source_tokens=14))
+    sentences = ["the cat sat on a mat.", "two old trees of that garden."]
+    targets = translator.translate(sentences)
+    expected = {(6, len(targets[0].split())), (13, len(found.text.split()) - 1)} if "\n" in text else set()
+    begins = [0, len(found.text[: found.text.rindex(targets[1])].split())]
+    for sentence, target, i, j in zip(sentences, targets, firsts, begins, strict=True):
+        expected |= {(i + a, j + b) for a, b in attended(translator, sentence, target).alignment()}
+    assert word_alignment(translator, found) == sorted(expected)
+
+
+def test_words_are_numbered_across_parts_that_meet_within_a_word(translator, monkeypatch):
+    one_by_one = lambda _, source, target: [(i, i) for i in range(len(source.split()))]  # noqa: E731
+    monkeypatch.setattr("pipeline.inference.attention._links", one_by_one)
+    parts = [
+        ("See", "Siehe"),
+        (" (", " ("),
+        ("our page", "unsere Seite"),
+        (")", ")"),
+        ("x.y. ", "x.y. "),
+        ("Go", "Geh"),
+    ]
+    found = Translation("", 0.0, True, parts=tuple(Part(*each, kept=each[0] == each[1]) for each in parts))
+    assert word_alignment(translator, found) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert word_alignment(translator, Translation("", 0.0, True)) == []
+
+
+def test_what_a_translation_lacks_of_what_was_asked_is_told(model, tmp_path):
+    form = Form(json_in=True, json_out=True, add=["missing_terms", "missing_prefix"])
+    with pytest.warns(UserWarning, match="cannot spell"):
+        found = objects(
+            model,
+            tmp_path,
+            '{"source": "the cat", "prefix": "a mat", "terms": ["seen"]}',
+            '{"source": "the cat", "prefix": "Ж a", "terms": ["Ж"]}',
+            form=form,
+        )
+    lacks = [(row["missing_prefix"], row["missing_terms"]) for row in map(json.loads, found)]
+    assert lacks == [("", []), ("Ж a", ["Ж"])]
 
 
 def test_lines_of_text_become_objects(model, tmp_path, translator):
