@@ -247,7 +247,8 @@ class CleaningConfig:
 
     min_language_probability: float = 0.0
     """``wrong_language``: drop a pair with a side that is in its language with less than this probability, by
-    py3langid; sides of fewer than 20 characters pass; 0 is off."""
+    py3langid; sides of fewer than 20 characters pass; 0 is off. Of 6,000 captions and Bible verses 0.05
+    drops 0.3%, and 0.5 drops 3%; of as many that are not translated, either drops 99.9%."""
 
     drop_duplicates: bool = True
     """``duplicate``: keep one of each exactly equal pair in the training data."""
