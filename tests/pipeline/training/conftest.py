@@ -67,6 +67,7 @@ def tiny(corpus, tmp_path):
             "model": model,
             "optimizer": dict(schedule="inverse_sqrt", learning_rate=5e-3, warmup_steps=10),
             "trainer": trainer,
+            "search": dict(beam_size=2, max_length_ratio=1.0),  # models that know nothing go on to their limit
             "output": dict(data=str(corpus / "data"), run=str(tmp_path / run)),
         }
         fields = {field.name: field for field in dataclasses.fields(Configuration)}
