@@ -8,7 +8,9 @@ end of a beam.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -28,6 +30,7 @@ from pipeline.inference.engine import Engine, TorchEngine, default_device
 from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.export import export
 from pipeline.inference.held_out import given_set
+from pipeline.inference.sharding import SeveralDevices, on_devices
 from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import Vocabulary
 from pipeline.training.fit import say
@@ -51,7 +54,7 @@ LIMITS = (
 """What engines do not have alike: a limit is ``search.max_length_ratio`` times a length, + ``max_length_extra``."""
 
 Translate = Callable[[Sequence[str]], tuple[list[str], float]]
-"""Sentences to their translations, with the seconds that the search took of it."""
+"""Sentences to their translations, with the seconds that the search took of it; 0 where they are not known."""
 
 
 class Contestant(NamedTuple):
@@ -74,7 +77,7 @@ def decoding(
 
     ``sentences_per_second`` and ``target_tokens_per_second`` (of the translation as our tokenizer divides it, and its
     end) are from text to text over the file, ``search_only`` without tokenisation, and ``batch_1`` from text to text of
-    one sentence after the other. ``times_X`` is how many times as fast a row is as X's fastest, ``equal_lines`` how
+    one sentence after the other. ``workers`` says how the cores were shared: ``2 x 1`` is two of one thread each. ``times_X`` is how many times as fast a row is as X's fastest, ``equal_lines`` how
     many translations are ours in 32 bits.
 
     Raises:
@@ -88,7 +91,7 @@ def decoding(
     threads = torch.get_num_threads()
     rows: list[dict] = []
     signatures: dict[str, None] = {}
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, ExitStack() as processes:
         lists = []
         for number, path in enumerate(paths):
             loaded = load_model(path)
@@ -97,7 +100,8 @@ def decoding(
             require_short(source, sentences, loaded)
             bleu_tokenizer(loaded.configuration.corpora.target_language)
             say(f"{path}: exporting and loading")
-            lists.append((path, loaded, list(contestants(path, loaded, engines, threads, Path(folder, str(number))))))
+            racing = contestants(path, loaded, engines, threads, Path(folder, str(number)), processes)
+            lists.append((path, loaded, list(racing)))
         torch.set_num_threads(threads)  # whoever loads a model into CTranslate2 has as many as its workers from then on
         for path, loaded, racing in lists:
             say(f"{path}: {len(racing)} engines translate {len(sentences)} sentences, {rounds} times")
@@ -117,9 +121,10 @@ def require_short(source: str, sentences: Sequence[str], loaded: LoadedModel) ->
 
 
 def contestants(
-    path: str, loaded: LoadedModel, engines: Sequence[str], threads: int, folder: Path
+    path: str, loaded: LoadedModel, engines: Sequence[str], threads: int, folder: Path, processes: ExitStack
 ) -> Iterator[Contestant]:
-    """The model in every engine; those of others take it from exports in ``folder``."""
+    """The model in every engine; those of others take it from exports in ``folder``. Processes that are started end
+    with ``processes``."""
     model, *ours, _ = loaded  # tokenizers and configuration
     device = default_device()
     changed = {"beam_size": loaded.configuration.search.beam_size}
@@ -133,18 +138,18 @@ def contestants(
             workers = threads if device.type == "cpu" else 1
             engine = TorchEngine(model, kind, workers, Vocabulary.of(loaded.tokenizers.target))
             layout = f"{threads} x 1" if device.type == "cpu" else ""
-            yield Contestant({"engine": name, "workers_x_threads": layout}, TextToText(engine, *ours))
+            yield Contestant({"engine": name, "workers": layout}, TextToText(engine, *ours))
         elif family == "huggingface":
             layout = f"1 x {threads}" if device.type == "cpu" else ""
-            yield Contestant({"engine": name, "workers_x_threads": layout}, Generate(folder / family, *ours))
+            yield Contestant({"engine": name, "workers": layout}, Generate(folder / family, *ours))
         else:
             from pipeline.inference.ctranslate2_engine import CTranslate2Engine
 
             for workers, each in sorted({(1, threads), (threads, 1)}):
-                labels = {"engine": name, "workers_x_threads": f"{workers} x {each}"}
+                labels = {"engine": name, "workers": f"{workers} x {each}"}
                 yield Contestant(labels, TranslateBatch(folder / family, kind, workers, each, *ours))
             engine = CTranslate2Engine(folder / family, "cpu", kind, threads)
-            labels = {"engine": f"{name}, our batches", "workers_x_threads": f"{threads} x 1"}
+            labels = {"engine": f"{name}, our batches", "workers": f"{threads} x 1"}
             yield Contestant(labels, TextToText(engine, *ours))
 
 
@@ -171,7 +176,7 @@ def race(
         yield {
             **each.labels,
             "sentences_per_second": len(sentences) / whole,
-            "search_only_sentences_per_second": len(sentences) / searching,
+            "search_only_sentences_per_second": len(sentences) / searching if searching else "",
             "batch_1_sentences_per_second": len(some) / one_by_one,
             "translations": translations,
         }
@@ -227,6 +232,21 @@ class TextToText:
         found = self.search(*question)
         self.seconds = time.perf_counter() - start
         return found
+
+
+class Processes:
+    """Our engine in several processes, as ``translate.py --devices`` has them; sentences are dealt out by length."""
+
+    def __init__(self, devices: SeveralDevices, search: SearchConfig):
+        self.devices, self.search = devices, search
+
+    def __call__(self, sentences: Sequence[str]) -> tuple[list[str], float]:
+        order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
+        shares = [order[first :: self.devices.num_devices] for first in range(self.devices.num_devices)]
+        parts = [[sentences[row] for row in share] for share in shares if share]
+        found = chain.from_iterable(self.devices.map(partial(Translator.translate, search=self.search), parts))
+        translations = dict(zip(chain.from_iterable(shares), found, strict=True))
+        return [translations[row] for row in range(len(sentences))], 0.0
 
 
 class Generate:

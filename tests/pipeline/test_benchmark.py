@@ -14,6 +14,7 @@ from models.config import ModelConfig
 from models.transformer import Transformer
 from pipeline.benchmarks import commands
 from pipeline.benchmarks.baselines import BASELINES
+from pipeline.benchmarks.decoding import Processes
 from pipeline.benchmarks.report import cell, publish
 from pipeline.benchmarks.throughput import training_flops
 from pipeline.checkpoint import build_model, save_model
@@ -21,6 +22,7 @@ from pipeline.cli import main
 from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID, train_tokenizers
+from pipeline.inference.translator import Translator
 
 CONFIG = ModelConfig(
     encoder_layers=3, decoder_layers=2, d_model=16, d_ff=40, num_heads=2, dropout=0.0, attention_kernel="plain"
@@ -126,9 +128,10 @@ def trained(tmp_path):
     return str(tmp_path / "model"), str(tmp_path / "sentences")
 
 
-def test_engines_race_on_the_same_sentences_and_in_32_bits_say_the_same(trained, tmp_path, capsys):
+def test_engines_race_on_the_same_sentences_and_in_32_bits_say_the_same(trained, tmp_path, capsys, monkeypatch):
     pytest.importorskip("ctranslate2")
     pytest.importorskip("transformers")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # no further processes
     (model, file), report = trained, tmp_path / "r.json"
     engines = ["ours-bf16", "ours-32", "huggingface", "ctranslate2-float32"]
     commands.decode([model], file, file, 1, engines, rounds=1, batch_one_sentences=2, report=str(report))
@@ -145,6 +148,21 @@ def test_engines_race_on_the_same_sentences_and_in_32_bits_say_the_same(trained,
     fastest = max(row["times_ctranslate2-float32"] for row in rows if row["engine"] == "ctranslate2-float32")
     assert fastest == 1 and {row["times_huggingface"] for row in rows if row["engine"] == "huggingface"} == {1}
     assert "of the file's longest in ctranslate2" in capsys.readouterr().out
+
+
+class Lent:
+    """Two devices, each of which turns its sentences round."""
+
+    num_devices = 2
+
+    def map(self, work, parts):
+        assert work.func is Translator.translate and [len(part) for part in parts] == [2, 1]
+        return ([sentence[::-1] for sentence in part] for part in parts)
+
+
+def test_processes_share_the_sentences_and_give_them_back_in_order():
+    translations, _ = Processes(Lent(), SearchConfig())(["abc", "a", "ab"])
+    assert translations == ["cba", "a", "ba"]
 
 
 def test_a_race_that_cannot_be_run_is_refused_before_it_begins(trained, monkeypatch):
