@@ -75,10 +75,11 @@ def decoding(
 ) -> tuple[list[dict], str]:
     """A row for each model and engine, medians over rounds, and the signature of the BLEU in it.
 
-    ``sentences_per_second`` and ``target_tokens_per_second`` (of the translation as our tokenizer divides it, and its
-    end) are from text to text over the file, ``search_only`` without tokenisation, and ``batch_1`` from text to text of
-    one sentence after the other. ``workers`` says how the cores were shared: ``2 x 1`` is two of one thread each. ``times_X`` is how many times as fast a row is as X's fastest, ``equal_lines`` how
-    many translations are ours in 32 bits.
+    ``workers`` says how the cores were shared: ``2 x 1`` is two of one thread each. ``sentences_per_second`` and
+    ``target_tokens_per_second`` (of the translation as our tokenizer divides it, and its end) are from text to text
+    over the file, ``search_only`` without tokenisation, and ``batch_1`` from text to text of one sentence after the
+    other. ``times_X`` is how many times as fast a row is as X's fastest, ``equal_lines`` how many translations are ours
+    in 32 bits.
 
     Raises:
         ValueError, OSError: there is no such model or file, an export refuses the model, or a sentence is too long.
@@ -139,6 +140,10 @@ def contestants(
             engine = TorchEngine(model, kind, workers, Vocabulary.of(loaded.tokenizers.target))
             layout = f"{threads} x 1" if device.type == "cpu" else ""
             yield Contestant({"engine": name, "workers": layout}, TextToText(engine, *ours))
+            if device.type == "cpu" and threads > 1:
+                devices = processes.enter_context(on_devices(partial(Translator.load, path, precision=kind), threads))
+                labels = {"engine": name, "workers": f"{layout}, processes"}
+                yield Contestant(labels, Processes(devices, loaded.configuration.search))
         elif family == "huggingface":
             layout = f"1 x {threads}" if device.type == "cpu" else ""
             yield Contestant({"engine": name, "workers": layout}, Generate(folder / family, *ours))
