@@ -33,7 +33,7 @@ def verse_pairs(corpora: CorpusConfig, names: list[str]) -> Iterator[Row]:
     Texts count verses differently in places. A verse on one side only, one more than twice as long as the other
     side makes usual, and all of a chapter whose lengths go twice as far apart as is usual are marked as faults.
     """
-    source, target = (_plain_verses(module) for module in _modules(corpora))
+    source, target = (plain_verses(module) for module in _modules(corpora))
     shared = {book for book, _, _ in source} & {book for book, _, _ in target}
     places = [place for place in source | target if place[0] in shared and (source.get(place) or target.get(place))]
     both = [place for place in places if source.get(place) and target.get(place)]
@@ -86,9 +86,10 @@ def _shared(package: str) -> Path:
     return fetch(package, "sword", INSTEAD) / "usr" / "share" / "sword"
 
 
-def _plain_verses(module: Module) -> dict[Place, str]:
+def plain_verses(module: Module) -> dict[Place, str]:
+    """All verses as text; those that the module does not have are empty."""
     plain = PLAIN.get(module.description.get("sourcetype", "").lower(), plain_text)
-    return {place: " ".join(plain(text).split()) for place, text in module.verses()}
+    return {place: " ".join(plain(text).split()) if text else "" for place, text in module.verses()}
 
 
 # A psalm's title is canonical: many texts have it as the beginning of the first verse.

@@ -60,7 +60,7 @@ def plain(tmp_path_factory) -> Configuration:
     return changed(learned, tokenizer={"model": [str(folder / "plain" / "tokenizer.model")]})
 
 
-@examples(25)
+@examples(15)
 @given(data=st.data(), seed=st.sampled_from(sorted(SEEDS)), split=st.sampled_from(("train", "train", "valid")))
 def test_a_broken_corpus_is_prepared_or_refused_in_one_line(plain, data, seed, split):
     kind, name, whole = SEEDS[seed]
