@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.config import SearchConfig, require
-from pipeline.inference.segmentation import carried_over, sentences
+from pipeline.inference.segmentation import LETTER, carried_over, sentences
 from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
 from pipeline.inference.translator import Translator
 
-LETTER = re.compile(r"[^\W\d_]")
 LINE = re.compile(r"[^\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 """No sentence goes on beyond the end of a line, or of a column."""
 MARKERS = re.compile(r"\s*(?:(?:[-*+>•‣◦▪·–—]|#{1,6}|\(?\d{1,3}[.)]|\(?[a-z]\))\s+)*")

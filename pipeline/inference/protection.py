@@ -26,6 +26,7 @@ from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import UNK_ID
 from pipeline.inference.attention import attended
 from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
+from pipeline.inference.segmentation import LETTER
 from pipeline.inference.tags import Tag, pairs, put_back, taken_out
 from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
 from pipeline.inference.translator import Passage, Translator
@@ -43,7 +44,6 @@ PATTERNS = {
 """The kinds of spans that can be protected; where several begin, the first counts."""
 
 NUMBER = re.compile(PATTERNS["number"])
-LETTER = re.compile(r"[^\W\d_]")
 
 STAND_IN_BEAM = 8
 """Hypotheses at least, where there are stand-ins, and one more than the tokens of all that a sentence may have."""

@@ -21,6 +21,8 @@ Count = Callable[[list[str]], list[int]]
 Level = Callable[[str], list[str]]
 """Divides a text into units."""
 
+LETTER = re.compile(r"[^\W\d_]")
+"""What has none is nothing to translate."""
 CLAUSE_END = re.compile(r"""[,;:–—]['"”’»)\]]*\s+|[、，；：]['"”’」』）]*\s*""")
 WORD = re.compile(r"\s*\S+\s*|\s+")
 JOINERS = "\u200d\ufe0e\ufe0f"
@@ -45,16 +47,19 @@ def carried_over(space: str, languages: tuple[str, str]) -> str:
 
 
 def split(text: str, count: Count, limit: int, language: str, undivided: re.Pattern | None = None) -> list[str]:
-    """Divide the text into as few parts of ``limit`` tokens at most as there can be, of like length.
+    """Divide a text of more than ``limit`` tokens into its sentences, which is what models know best.
 
-    It is divided between sentences; a sentence that is too long, between clauses; a clause that is, between words; and
-    a word that is, anywhere, if possible before no mark that belongs to the letter before it. What matches
-    ``undivided`` is not cut; only such a match may be longer.
+    A sentence that is too long is divided, into as few parts as there can be and of like length, between clauses; a
+    clause that is, between words; and a word that is, anywhere, if possible before no mark that belongs to the letter
+    before it. What matches ``undivided`` is not cut; only such a match may be longer.
     """
     levels: tuple[Level, ...] = (lambda part: sentences(part, language), _clauses, WORD.findall, _characters, list)
     if undivided:
         levels = tuple(partial(_whole, level, undivided) for level in levels)
-    return _split(text, count, limit, levels)
+    if count([text])[0] <= limit:
+        return [text]
+    between, *within = levels
+    return [part for sentence in between(text) for part in _split(sentence, count, limit, tuple(within))]
 
 
 def _split(text: str, count: Count, limit: int, levels: tuple[Level, ...]) -> list[str]:

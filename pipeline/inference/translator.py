@@ -24,7 +24,7 @@ from pipeline.data.tokenizer import UNK_ID, Tokenizers
 from pipeline.inference.banned import pattern, spellings
 from pipeline.inference.engine import Engine, EnsembleEngine, Source, TorchEngine, default_device
 from pipeline.inference.risk import choose
-from pipeline.inference.segmentation import blank, carried_over, sentences, split
+from pipeline.inference.segmentation import LETTER, blank, carried_over, sentences, split
 from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
 from pipeline.inference.vocabulary import Vocabulary
 
@@ -270,7 +270,9 @@ class Translator:
             texts = [
                 part.strip() for part in split(sentence.text, count, max_tokens, self.languages[0], self.undivided)
             ]
-            parts = [(text, tuple(its)) for text, its in zip(texts, self.source_ids(texts), strict=True) if its]
+            encoded = zip(texts, self.source_ids(texts), strict=True)
+            parts = [(text, tuple(its)) for text, its in encoded if its]
+            parts = [part for part in parts if LETTER.search(part[0])] or parts
             warnings.warn(
                 f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
                 f"it is translated in {len(parts)} parts{', without its terms' if terms else ''}",
@@ -285,26 +287,26 @@ class Translator:
         """The translations of a text from those of its passages."""
         if not passages:
             return [Translation("", 0.0, True)]
-        if len(passages) == 1:
+        if passages[0].text == text:
             return [each._replace(parts=each.parts or (Part(text, each.text),)) for each in found[0]]
-        places, end = [], 0
-        for passage in passages:
-            start = text.index(passage.text, end)
-            places.append(text[end:start])
-            end = start + len(passage.text)
-        between = ["", *(carried_over(" " if space else "", self.languages) for space in places[1:])]
-        return [
-            joined(
-                [
-                    *itertools.chain.from_iterable(
-                        ((space, its), (passage.text, translation))
-                        for space, its, passage, translation in zip(places, between, passages, best, strict=True)
-                    ),
-                    (text[end:], ""),
-                ]
-            )
-            for best in ranked(found)
-        ]
+
+        def whole(best: Sequence[Translation]) -> Translation:
+            stretches, end = [], 0
+            for passage, translation in zip(passages, best, strict=True):
+                start = text.index(passage.text, end)
+                between = text[end:start]
+                stretches += [(between, self._kept(between, end > 0)), (passage.text, translation)]
+                end = start + len(passage.text)
+            return joined([*stretches, (text[end:], self._kept(text[end:], False))])
+
+        return list(map(whole, ranked(found)))
+
+    def _kept(self, text: str, is_between: bool) -> str:
+        """What stands in the translation where this stands around the passages of a line: marks and figures, and a
+        blank between two."""
+        if normalise(text, self.unicode_form):
+            return re.sub(r"\s+", " ", text)
+        return carried_over(" " if text else "", self.languages) if is_between else ""
 
     def _advise(
         self, rows: Sequence[Sequence[Passage]], found: Sequence[Sequence[Translation]], numbers: Sequence[int]

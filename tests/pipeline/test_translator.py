@@ -278,6 +278,16 @@ def test_parts_say_what_was_translated_by_itself(translator):
     )
 
 
+def test_what_has_no_letter_stays_where_an_over_long_line_is_divided(translator):
+    search = settings(translator, max_source_tokens=10)
+    with pytest.warns(UserWarning, match="in 2 parts"):
+        [found] = translator.translate(["the cat sat on a mat. two old trees on that mat. ???"], search)
+    first, second = translator.translate(["the cat sat on a mat.", "two old trees on that mat."])
+    assert found == f"{first} {second} ???"
+    with pytest.warns(UserWarning, match="it is translated in"):
+        assert translator.translate([". ? ." * 20], search) != [""]
+
+
 def test_lists_of_different_length_are_joined_to_the_longest():
     short, long = ([Translation(f"{name}{i}", -float(i), True) for i in range(n)] for name, n in (("a", 1), ("b", 3)))
     found = [joined([("x", one), (" ", "-"), ("y", other)]) for one, other in ranked([short, long])]
