@@ -100,8 +100,8 @@ class Workers:
             raise
         except BrokenProcessPool:
             raise ValueError(
-                f"one of preparation.workers={self.count} processes was killed (out of memory?): lower it, or "
-                f"preparation.shard_pairs={self.config.shard_pairs}; what is done is kept"
+                f"one of preparation.workers={self.count} processes was killed (out of memory?): lower it, and "
+                f"what is done is kept, or begin anew with a lower preparation.shard_pairs={self.config.shard_pairs}"
             ) from None
         except Exception as error:
             if self._client is None:
