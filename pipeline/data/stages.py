@@ -42,11 +42,10 @@ def select(configuration: Configuration, folder: Path, workers: Workers) -> Text
     stages = Stages(configuration, folder, workers)
     held_out = stages.read_held_out()
     stages.read_and_clean()
-    overlap = stages.decide(held_out)
+    stages.decide(held_out)
     held_out |= {name: stages.hold_out(name) for name in HELD_OUT if name not in held_out}
     stages.find_near_overlap(held_out)
-    text = stages.text(held_out)
-    return text._replace(report=text.report | {"overlap": overlap})
+    return stages.text(held_out)
 
 
 class Stages:
@@ -66,6 +65,8 @@ class Stages:
         """What cleaning kept."""
         self.verdicts = np.zeros(0, dtype=np.uint8)
         """For each of them the place in ``VERDICTS``."""
+        self.overlap: dict[str, int] = {}
+        """How many of them share a side with each held-out split."""
         self.warnings: list[str] = []
         for name in ("clean", "held_out", "near_overlap"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -107,8 +108,8 @@ class Stages:
         self.workers.do(pieces())
         self.pairs = CleanPairs(shards)
 
-    def decide(self, held_out: HeldOut) -> dict[str, int]:
-        """Find the verdicts; how many pairs share a side with each held-out split."""
+    def decide(self, held_out: HeldOut) -> None:
+        """Find the verdicts, and what is not held out yet among them."""
         decision = self.folder / "decision.json"
         if not decision.exists():
             keys = self.pairs.keys(self.folder / "keys.npy")
@@ -129,8 +130,7 @@ class Stages:
             np.save(self.folder / "decided.npy", verdicts)
             write_json({"overlap": overlap, "warnings": warnings}, decision)
         self.verdicts = np.load(self.folder / "decided.npy")
-        self.warnings = read_json(decision)["warnings"]
-        return read_json(decision)["overlap"]
+        self.overlap, self.warnings = (read_json(decision)[name] for name in ("overlap", "warnings"))
 
     def folded(self, shards: RawShards) -> Iterator[list[str]]:
         """The texts of raw shards as they are compared, some thousands at a time."""
@@ -216,7 +216,11 @@ class Stages:
             }
             for number, report in enumerate(reports)
         ]
-        report = total.as_dict() | {"read": pairs | {"train": sum(read)}, "corpora": of_corpora}
+        report = total.as_dict() | {
+            "read": pairs | {"train": sum(read)},
+            "corpora": of_corpora,
+            "overlap": self.overlap,
+        }
         return Text(splits, report, self.warnings + [controls] * bool(total.with_controls))
 
 
