@@ -14,8 +14,7 @@ from models.transformer import Transformer
 for kernel in "plain", "fused":
     torch._dynamo.reset()
     torch.manual_seed(0)
-    config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=8, d_ff=16, num_heads=2,
-                               attention_kernel=kernel)
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=16, num_heads=2, attention_kernel=kernel)
     model = Transformer(config, 13, 13, 0).double().eval()
     counter = CompileCounter()
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)

@@ -187,20 +187,21 @@ def test_padding_and_batch_mates_change_no_logits(model):
 @torch.no_grad()
 def test_a_target_token_counts_from_its_position_on_and_never_before(model):
     before = model(SOURCE[:1], TARGET_IN[:1])
-    for t in range(TARGET_IN.size(1)):
-        changed = TARGET_IN[:1].clone()
-        changed[0, t] = 12
-        moved = (model(SOURCE[:1], changed) - before).abs().amax(-1)[0]
+    for t, after in enumerate(model(SOURCE[:1].expand(8, -1), each_replaced(TARGET_IN[:1]))):
+        moved = (after - before[0]).abs().amax(-1)
         assert (moved[:t] < 1e-11).all() and moved[t] > 1e-9
 
 
 @torch.no_grad()
 def test_every_source_token_counts(model):
     before = model(SOURCE[:1], TARGET_IN[:1])
-    for s in range(SOURCE.size(1)):
-        changed = SOURCE[:1].clone()
-        changed[0, s] = 12
-        assert ((model(changed, TARGET_IN[:1]) - before).abs().amax(-1) > 1e-9).all()
+    after = model(each_replaced(SOURCE[:1]), TARGET_IN[:1].expand(7, -1))
+    assert ((after - before).abs().amax(-1) > 1e-9).all()
+
+
+def each_replaced(ids):
+    """As many rows as there are tokens, another one replaced in each."""
+    return ids.expand(ids.size(1), -1).clone().fill_diagonal_(12)
 
 
 def test_nothing_is_learned_at_padding(model):

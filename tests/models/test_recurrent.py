@@ -289,15 +289,15 @@ def test_it_has_the_size_of_the_transformer_of_the_same_configuration(kind):
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
 
 
-@pytest.mark.parametrize("kind, length", [("dot_product", 4), ("additive", 4), ("none", 3)])
+@pytest.mark.parametrize("kind, length", [("dot_product", 3), ("additive", 3), ("none", 2)])
 def test_it_learns_to_reverse_a_sentence(kind, length):
     """From a loss of ln 9 = 2.2."""
     torch.manual_seed(0)
     config = replace(TINY, attention=kind, encoder_layers=1, decoder_layers=2, d_model=32, dropout=0.0)
     model = RecurrentModel(config, V, V, PAD)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     losses = []
-    for _ in range(250):
+    for _ in range(120):
         source = torch.randint(4, V, (32, length))
         target = torch.cat([torch.full((32, 1), BOS), source.flip(1)], 1)
         loss = cross_entropy(model(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
