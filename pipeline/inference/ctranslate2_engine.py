@@ -20,9 +20,9 @@ from pipeline.data.tokenizer import EOS_ID, Tokenizers
 from pipeline.inference.engine import Source
 from pipeline.inference.exported import damaged, pieces, read_small_files, require_as_ours, require_free
 
-PATIENCE = 2
+PATIENCE = 1.2
 """A beam search goes on until this many times ``beam_size`` hypotheses are finished. Of 1,000 sentences of Multi30k
-one lost by stopping there; by the engine's own default, 1, 25 did."""
+eight lost by stopping there. By the engine's own default, 1, 25 did, in 6% less time; by 2, one, in 10% more."""
 
 BATCHES_PER_WORKER = 2
 """At least, where there are sentences enough: many let workers finish together, few are larger and so faster."""
@@ -99,7 +99,7 @@ class CTranslate2Engine:
                 again.setdefault(limit, []).append(row)
         batches = (batch for rows in again.values() for batch in self._batches(sources, rows, search))
         # Stopped ones, too, are among the best of these.
-        most = 1 if search.beam_size == 1 else PATIENCE * search.beam_size
+        most = 1 if search.beam_size == 1 else round(PATIENCE * search.beam_size)
         for row, hypotheses in self._search(sources, batches, limits, search, most).items():
             found[row] = ([each for each in hypotheses if each.finished] or hypotheses)[:num_hypotheses]
         return [found[row] for row in range(len(sources))]

@@ -170,6 +170,6 @@ README = """\
 
 The engine itself ends the source with `</s>` and begins the target with `<s>`; nothing else is to be added. Pieces that
 stand for no text are never produced. Dragoman also normalises the text first (`cleaning.unicode_form` in `config.yaml`)
-and lets a beam search run a little longer (patience=2). With two vocabularies the tokenizer of the source is
+and lets a beam search run a little longer (patience=1.2). With two vocabularies the tokenizer of the source is
 `tokenizer.source.model`.
 """
