@@ -5,6 +5,7 @@ pysword knows how verses are numbered, and the older markups. What lies outside 
 
 import bz2
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from pysword.books import BibleStructure
 from pysword.sapphire import Sapphire
+
+from pipeline.data.lines import quoted
 
 TABLES = {
     "rawtext": np.dtype([("start", "<u4"), ("length", "<u2")]),
@@ -35,10 +38,13 @@ LARGEST = 64 << 20
 LONGEST = 1 << 16
 """Bytes of a verse and its notes, at most."""
 
+LONGEST_PATH = 255
+"""Bytes: what systems allow for one name."""
+
 MOST = 1 << 20
 """Rows of a table that are read: no Bible has as many verses."""
 
-SECTION = re.compile(r"^\[([\w.+-]+)\]\s*$", re.MULTILINE)
+SECTION = re.compile(r"^\[([\w.+-]{1,100})\]\s*$", re.MULTILINE)
 
 Place = tuple[str, int, int]
 """Book, chapter and verse."""
@@ -56,9 +62,10 @@ class Module(NamedTuple):
     def data(self) -> Path:
         """The folder of its files. Raises ``ValueError`` where it lies outside of the modules' folder."""
         path = self.description.get("datapath", "")
-        data = self.folder / path
-        if not path.isprintable() or not data.resolve().is_relative_to(self.folder.resolve()):
-            raise self.fault(f"its DataPath={path!a} is not in {self.folder}")
+        data = Path(os.path.normpath(self.folder / path))
+        inside = data.is_relative_to(os.path.normpath(self.folder))
+        if not inside or not path.isprintable() or len(path.encode()) > LONGEST_PATH:
+            raise self.fault(f"its DataPath={quoted(path)} is not in {self.folder}")
         return data if data.is_dir() else data.parent
 
     def verses(self) -> Iterator[tuple[Place, str]]:
@@ -69,7 +76,7 @@ class Module(NamedTuple):
         """
         driver, versification = self._setting("ModDrv", ""), self._setting("Versification", "kjv")
         if driver not in TABLES:
-            raise self.fault(f"ModDrv={driver!a} is none of {', '.join(TABLES)}")
+            raise self.fault(f"ModDrv={quoted(driver)} is none of {', '.join(TABLES)}")
         suffix = "" if driver.startswith("raw") else f".{self._setting('BlockType', 'book')[:1]}zz"
         testaments = [name for name in ("ot", "nt") if (self.data / f"{name}{suffix}").is_file()]
         if not testaments:
@@ -77,7 +84,7 @@ class Module(NamedTuple):
         try:
             structure = BibleStructure(versification, testaments)
         except ValueError:
-            raise self.fault(f"Versification={versification!a} is not known") from None
+            raise self.fault(f"Versification={quoted(versification)} is not known") from None
         for testament, books in structure.get_books().items():
             table = self._table(f"{testament}.vss" if not suffix else f"{testament}{suffix[:-1]}v", TABLES[driver])
             read = self._reader(testament, suffix)
@@ -137,7 +144,7 @@ class Module(NamedTuple):
     def _unpacked(self, content: bytes) -> bytes:
         packing = self._setting("CompressType", "zip")
         if packing not in PACKED:
-            raise self.fault(f"CompressType={packing!a} is none of {', '.join(PACKED)}")
+            raise self.fault(f"CompressType={quoted(packing)} is none of {', '.join(PACKED)}")
         try:
             unpacked = PACKED[packing]().decompress(content, LARGEST)
         except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
@@ -148,12 +155,12 @@ class Module(NamedTuple):
         """Modules that say nothing of their encoding are in UTF-8 or else in Windows' Latin 1."""
         encoding = self._setting("Encoding", "")
         if encoding not in ENCODINGS:
-            raise self.fault(f"Encoding={encoding!a} is none of UTF-8, Latin-1")
+            raise self.fault(f"Encoding={quoted(encoding)} is none of UTF-8, Latin-1")
         try:
             return text.decode(ENCODINGS[encoding])
         except UnicodeDecodeError:
             if encoding:
-                raise self.fault(f"a verse that is not in its Encoding={encoding!a}") from None
+                raise self.fault(f"a verse that is not in its Encoding={encoding}") from None
             return text.decode("cp1252", "replace")
 
 

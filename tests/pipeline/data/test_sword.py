@@ -146,11 +146,17 @@ DAMAGE = {
         lambda content: content[:-10] + struct.pack("<IIH", 0, 1 << 30, 9),
         "ends before its text",
     ),
+    "a verse too long": (
+        "ZIP",
+        "../../mods.d/english.conf",
+        lambda content: content.replace(b"zText", b"zText4"),
+        "a verse of [0-9]{6,} bytes",
+    ),
     "bytes of no letter": (
         "",
         "ot",
         lambda content: b"\xff" + content[1:],
-        "a verse that is not in its Encoding='utf-8'",
+        "a verse that is not in its Encoding=utf-8",
     ),
 }
 
@@ -167,12 +173,14 @@ def test_damage_is_no_missing_verse(tmp_path, verses, damage):
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("ModDrv=RawText", "ModDrv=RawLD", "ModDrv='rawld' is none of rawtext, rawtext4, ztext, ztext4"),
-        ("OSIS", "OSIS\nVersification=Klingon", "Versification='klingon' is not known"),
-        ("UTF-8", "UTF-7½", r"Encoding='utf-7\\xbd' is none of UTF-8, Latin-1"),
+        ("ModDrv=RawText", "ModDrv=RawLD", "ModDrv=rawld is none of rawtext, rawtext4, ztext, ztext4"),
+        ("OSIS", "OSIS\nVersification=Klingon", "Versification=klingon is not known"),
+        ("UTF-8", "UTF-7½", "Encoding=utf-7½ is none of UTF-8, Latin-1"),
         ("./modules/english/", "./mods.d/", "mods.d has neither ot nor nt"),
-        ("./modules/english/", "/", "its DataPath='/' is not in"),
-        ("./modules/english/", "a\0b", r"its DataPath='a\\x00b' is not in"),
+        ("./modules/english/", "/", "its DataPath=/ is not in"),
+        ("./modules/english/", "./modules/../../..", "its DataPath=./modules/../../.. is not in"),
+        ("./modules/english/", "a\0b", "its DataPath=a b is not in"),
+        ("english/", "e" * 300, "its DataPath=./modules/e{190} is not in"),
     ],
 )
 def test_a_description_that_cannot_be_followed_is_one_line(tmp_path, verses, old, new, complaint):
@@ -180,4 +188,12 @@ def test_a_description_that_cannot_be_followed_is_one_line(tmp_path, verses, old
     conf = tmp_path / "mods.d" / "english.conf"
     conf.write_text(conf.read_text().replace(old, new), encoding="utf-8")
     with pytest.raises(ValueError, match=complaint):
+        read(tmp_path)
+
+
+def test_packing_that_is_not_known_is_one_line(tmp_path, verses):
+    write_module(tmp_path, "english", verses, "ZIP")
+    conf = tmp_path / "mods.d" / "english.conf"
+    conf.write_text(conf.read_text().replace("ZIP", "LZSS"))
+    with pytest.raises(ValueError, match="CompressType=lzss is none of zip, bzip2, xz"):
         read(tmp_path)
