@@ -81,12 +81,13 @@ class Stream:
         Args:
             least: pairs that a window is to have
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.lock.acquire(timeout=0)
         except filelock.Timeout:
             return
-        shutil.rmtree(self.folder)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
         self.folder.mkdir()
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe()
