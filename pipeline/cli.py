@@ -220,6 +220,10 @@ def _parse_file(path: str | Path) -> tuple[ArgumentParser, Namespace]:
 def _plain(message: str, parser: ArgumentParser) -> str:
     """jsonargparse's message as one line that names option, value and remedy."""
     message = " ".join(message.split())
+    if unread := re.search(r"""Parser key "(\w+)": Unable to load config '(.*?)' - (.*)""", message):
+        option, path, reason = unread.groups()
+        reason = "no such file, or no options in it" if "Unable to load config" in reason else reason
+        return f"--{option}={path}: {reason}"
     if inner := re.search(r"""Parser key "(\w+)": .*NestedArg\(key='([\w.]+)'""", message):
         return f"unknown option {inner[1]}.{inner[2]}: --{inner[1]} takes a value and has no options"
     wrong = re.search(r'Parser key "([\w.]+)"( element \d+)?: Expected an? (.+?)\. Got value: (.*)', message)
@@ -227,10 +231,9 @@ def _plain(message: str, parser: ArgumentParser) -> str:
         option, in_list, expected, value = wrong.groups()
         choices = re.search(r"Literal\[(.*)\]", expected)
         if choices and in_list:
-            return (
-                f"--{option}={value}: expected some of {choices[1]}, with blanks between; what is none of them goes "
-                "before the options, or after --"
-            )
+            positional = any(not action.option_strings for action in parser._actions)
+            others = "; what is none of them goes before the options, or after --" if positional else ""
+            return f"--{option}={value}: expected some of {choices[1]}, with blanks between{others}"
         expected = f"one of {choices[1]}" if choices else re.sub(r"<class '(\w+)'>", r"\1", expected)
         example = " such as '[first, second]'" if expected.lower().startswith("list") else ""
         return f"{option}={value}: expected {expected}{example}"

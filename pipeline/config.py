@@ -187,7 +187,8 @@ class SearchConfig(ScoreConfig):
     hypothesis: more asks for translations that leave nothing out (Wu et al., 2016); 0 is off."""
 
     max_length_ratio: float = 2.0
-    """A translation ends at ``max_length_ratio * source tokens + max_length_extra`` tokens."""
+    """A translation has at most ``max_length_ratio * source tokens + max_length_extra`` tokens, its end of sentence
+    counted, the source's not."""
 
     max_length_extra: int = 10
     """See ``max_length_ratio``."""

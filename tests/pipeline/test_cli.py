@@ -93,6 +93,22 @@ def test_fields_come_from_a_file_and_from_flags(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no such file, or no options in it"),
+        ("a search", "no such file, or no options in it"),
+        ("beam_size: [", "while parsing a flow node"),
+    ],
+)
+def test_a_file_of_fields_that_cannot_be_read_is_named_once(error_of, tmp_path, text, message):
+    path = tmp_path / "search.yaml"
+    if text:
+        path.write_text(text)
+    status, error = error_of(translate, "--search", str(path))
+    assert status == 2 and error.startswith(f"verb.py: error: --search={path}: {message}")
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"temperature": 0.5}, "search.temperature=0.5 has no effect without search.method=sampling: set that too"),
