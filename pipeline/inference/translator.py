@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from models.encoder_decoder import EncoderDecoder
 from models.search import Hypothesis
 from models.terms import contains
 from pipeline.checkpoint import fingerprint, load_model
@@ -77,6 +78,11 @@ class Translator:
         self.undivided: re.Pattern | None = None
         """What an over-long sentence is not cut in."""
         self.has_advised = False
+
+    @classmethod
+    def of(cls, model: EncoderDecoder, tokenizers: Tokenizers, configuration: Configuration) -> "Translator":
+        """That of a model where and as it is."""
+        return cls(TorchEngine(model, vocabulary=Vocabulary.of(tokenizers.target)), tokenizers, configuration)
 
     @classmethod
     def load(

@@ -23,10 +23,8 @@ from pipeline.data.config import CorpusConfig
 from pipeline.data.preparation import Prepared
 from pipeline.inference.attention import attended
 from pipeline.inference.attention_pictures import draw
-from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import bleu_tokenizer, score
 from pipeline.inference.translator import Translator
-from pipeline.inference.vocabulary import Vocabulary
 from pipeline.training.module import TranslationModule
 
 METRICS = {"bleu": "bleu", "chrf": "chrf", "loss": "valid_loss"}
@@ -127,8 +125,7 @@ class Validator:
     @property
     def translator(self) -> Translator:
         """Of the weights as they are now, which an engine may keep in another form."""
-        engine = TorchEngine(self.module.model, vocabulary=Vocabulary.of(self.tokenizers.target))
-        return Translator(engine, self.tokenizers, self.module.configuration)
+        return Translator.of(self.module.model, self.tokenizers, self.module.configuration)
 
     @contextmanager
     def evaluating(self, trainer: Trainer) -> Iterator[None]:

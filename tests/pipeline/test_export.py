@@ -21,10 +21,9 @@ from pipeline.data.tokenizer import train_tokenizers
 from pipeline.inference import export_ctranslate2, export_huggingface, export_safetensors
 from pipeline.inference.agreement import Agreement, num_parted
 from pipeline.inference.ctranslate2_engine import load
-from pipeline.inference.engine import Source, TorchEngine
+from pipeline.inference.engine import Source
 from pipeline.inference.export import BYTES, check_size, check_translations, export
 from pipeline.inference.translator import Translator
-from pipeline.inference.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while two old trees of that garden were seen in some café by her".split()
@@ -56,7 +55,7 @@ def model_folder(tmp_path_factory):
 
 def own(folder):
     model, tokenizers, configuration, _ = load_model(folder)
-    return Translator(TorchEngine(model, vocabulary=Vocabulary.of(tokenizers.target)), tokenizers, configuration)
+    return Translator.of(model, tokenizers, configuration)
 
 
 def test_an_export_is_a_folder_of_its_own_beside_the_model_and_translates_without_options(model_folder):
