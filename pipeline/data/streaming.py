@@ -10,6 +10,7 @@ import dataclasses
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ from pipeline.data.text import SIDES, encoded_shard
 
 PATIENCE = 0.05
 """Seconds between two looks for a window that another process makes."""
+
+LONGEST_END = 10.0
+"""Seconds that what is being done of a window may take to come to an end."""
 
 
 class Place(NamedTuple):
@@ -121,6 +125,8 @@ class Stream:
     def close(self) -> None:
         """End the work, and leave nothing behind."""
         if self.process:
+            self.process.terminate()
+            self.process.join(LONGEST_END)
             self.process.kill()
             self.process.join()
             self.connection.close()
@@ -146,6 +152,7 @@ class Stream:
 def _make_windows(configuration: Configuration, folder: Path, least: int, connection: Connection) -> None:
     """In a process of its own: make each window that is asked for, and tell whether that went wrong."""
     end_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # its own processes are to be ended in order
     with open(os.devnull, "w") as nowhere, Workers(configuration.preparation) as workers:
         sys.stderr = nowhere  # what preparing tells of its progress would break into what training tells
         maker = WindowMaker(configuration, folder, least, workers)
