@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytorch_lightning.utilities import rank_zero_only
 
 from pipeline.checkpoint import checkpoints, load_model, read_checkpoint
 from pipeline.cli import read_configuration, write_configuration
@@ -28,6 +30,19 @@ def newest(configuration) -> dict:
 def fit_alone(configuration):
     torch.set_num_threads(1)
     fit(configuration)
+
+
+def fit_as_rank(rank, port, configuration, said):
+    """As one of two processes that something else than Lightning has started."""
+    os.environ |= dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2", LOCAL_RANK=str(rank))
+    rank_zero_only.rank = rank  # Lightning has looked at the environment already, when it was imported
+    with open(said, "a", encoding="utf-8") as sys.stderr:
+        fit_alone(configuration)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +90,7 @@ def test_killed_at_random_moments_training_ends_with_the_same_bits(tiny, fork, r
     assert not [path for path in Path(broken.output.run).rglob("*") if "unfinished" in path.name]
 
 
-# Two processes, started by Lightning the way a user's command is
+# Two processes, started by Lightning as by a user's command, and by others as on a cluster
 
 
 def train(configuration, folder: Path, status: int = 0, before: str = "") -> str:
@@ -115,7 +130,7 @@ TranslationModule.training_step = training_step
 """
 
 
-def test_two_processes_train_as_one_that_accumulates_end_together_and_go_on(tiny, rows, tmp_path):
+def test_two_processes_train_as_one_that_accumulates_end_together_and_go_on(tiny, fork, rows, tmp_path):
     """36 pairs in batches of few, 7 pairs to validate: neither is divided evenly."""
     valid = [str(tmp_path / "valid.src"), str(tmp_path / "valid.tgt")]
     for path, lines in zip(valid, zip(*PAIRS[::5][:7], strict=True), strict=True):
@@ -137,7 +152,14 @@ def test_two_processes_train_as_one_that_accumulates_end_together_and_go_on(tiny
     assert "Traceback" not in said
     assert newest(two)["global_step"] == 5
 
-    said = train(two, tmp_path)
+    log, port = tmp_path / "said", free_port()
+    processes = [fork.Process(target=fit_as_rank, args=(rank, port, two, log)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(180)
+    said = log.read_text("utf-8")
+    assert [process.exitcode for process in processes] == [0, 0], said
     assert "from update 5" in said and said.count("update 12 (100%)") == 1
     assert len(rows(two)) == len(rows(one)) == 12
     for row, same in zip(rows(two), rows(one), strict=True):
