@@ -227,7 +227,7 @@ class SearchConfig(ScoreConfig):
     """Returns, of ``candidates`` hypotheses, the one most like all others by this metric (Eikema and Aziz, 2022)."""
 
     candidates: int = 16
-    """``minimum_bayes_risk``: among so many samples; a beam search gives at most ``beam_size``."""
+    """``minimum_bayes_risk``: among so many samples, or hypotheses of a beam, which is as wide for it."""
 
     ensemble: Literal["probability", "log_probability"] = "probability"
     """Several models translate as one by the mean of their probabilities, or of their log-probabilities: what one
@@ -237,7 +237,8 @@ class SearchConfig(ScoreConfig):
     """How much each model of an ensemble counts, in any unit; equally, where nothing is said."""
 
     max_source_tokens: int = 256
-    """A longer sentence is translated in pieces, with a warning."""
+    """A longer line is translated sentence by sentence, and a sentence that is longer by itself in pieces, with a
+    warning."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -245,6 +246,11 @@ class SearchConfig(ScoreConfig):
             require(getattr(self, name) >= 1, f"search.{name}={getattr(self, name)} must be at least 1")
         for name, most in GREATEST.items():
             require(getattr(self, name) <= most, f"search.{name}={getattr(self, name)} must be at most {most}")
+        require(
+            self.minimum_bayes_risk == "none" or self.method == "sampling" or self.candidates <= GREATEST["beam_size"],
+            f"search.candidates={self.candidates} are more than the {GREATEST['beam_size']} that a beam may have: lower "
+            "them, or set search.method=sampling",
+        )
         require(
             all(phrase.strip() for phrase in self.banned),
             f"search.banned={self.banned} has a phrase without a word: leave it out",

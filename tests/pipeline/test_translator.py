@@ -331,6 +331,8 @@ def test_the_least_risk_is_sought_among_as_many_candidates_of_a_beam_as_of_sampl
     for changes in ({}, {"diverse_groups": 3}, {"candidates": 2}, {"method": "sampling"}):
         echo.translate(["seen"], settings(translator, minimum_bayes_risk="chrf", **{"candidates": 16, **changes}))
     assert engine.beams == [(16, 16), (18, 18), (3, 3), (3, 16)]
+    with pytest.raises(ValueError, match="search.candidates=2000 are more than the 1000 that a beam may have: lower"):
+        settings(translator, minimum_bayes_risk="bleu", candidates=2000)
 
 
 def test_a_line_that_lost_most_of_its_sentences_is_told_of_once(translator):
