@@ -248,8 +248,8 @@ class SearchConfig(ScoreConfig):
             require(getattr(self, name) <= most, f"search.{name}={getattr(self, name)} must be at most {most}")
         require(
             self.minimum_bayes_risk == "none" or self.method == "sampling" or self.candidates <= GREATEST["beam_size"],
-            f"search.candidates={self.candidates} are more than the {GREATEST['beam_size']} that a beam may have: lower "
-            "them, or set search.method=sampling",
+            f"search.candidates={self.candidates} are more than the {GREATEST['beam_size']} that a beam may have: "
+            "lower them, or set search.method=sampling",
         )
         require(
             all(phrase.strip() for phrase in self.banned),

@@ -138,8 +138,8 @@ class Translator:
         """The best translation of each sentence; ``search`` takes the place of the model's own settings.
 
         A sentence without a visible character gives an empty one. One beyond ``search.max_source_tokens`` is translated
-        sentence by sentence, with a warning; its prefix is the first part's, and no part is asked for its terms. A prefix or term
-        that the model cannot spell is left out, with a warning.
+        sentence by sentence, with a warning; its prefix is the first part's, and no part is asked for its terms. A
+        prefix or term that the model cannot spell is left out, with a warning.
 
         Raises:
             ValueError: ``search`` allows no translation, or one too long for the model's positions.
