@@ -276,8 +276,7 @@ class Translator:
             texts = [
                 part.strip() for part in split(sentence.text, count, max_tokens, self.languages[0], self.undivided)
             ]
-            encoded = zip(texts, self.source_ids(texts), strict=True)
-            parts = [(text, tuple(its)) for text, its in encoded if its]
+            parts = [(text, tuple(its)) for text, its in zip(texts, self.source_ids(texts), strict=True) if its]
             parts = [part for part in parts if LETTER.search(part[0])] or parts
             warnings.warn(
                 f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
