@@ -194,6 +194,12 @@ class ProtectingTranslator(Translator):
         if text is None:
             return None
         text = NUMBER.sub(lambda number: plan.spans.get(number[0], number[0]), text)
+        return self._with_text(found, text)
+
+    def _with_text(self, found: Translation, text: str) -> Translation:
+        """Of a text that was changed, the pieces are those it would be cut into."""
+        if text == found.text:
+            return found._replace(parts=())
         [ids] = self.tokenizers.target.encode([normalise(text, self.unicode_form)])
         return found._replace(text=text, ids=tuple(ids), parts=())
 
@@ -223,7 +229,7 @@ class ProtectingTranslator(Translator):
             stretches += [
                 (left, left),
                 (piece.before, piece.before),
-                (piece.words, piece.words if kept else made._replace(text=words, parts=())),
+                (piece.words, piece.words if kept else self._with_text(made, words)),
                 (piece.after, piece.after),
             ]
         found = joined(stretches)

@@ -271,7 +271,9 @@ def test_which_tags_belong_together(tags, closed):
 def test_pieces_keep_the_spaces_around_spans_and_lose_full_stops_they_had_not(translator, monkeypatch):
     Written(monkeypatch, lambda text: "Ja." if len(text) < 12 else "nothing of it")
     protecting = ProtectingTranslator(translator, ["placeholder"])
-    assert protecting.translate(["Go to{x}, now  {y}(then) stop."]) == ["Ja{x}, Ja  {y}(Ja."]
+    [[found]] = protecting.hypotheses(["Go to{x}, now  {y}(then) stop."])
+    assert found.text == "Ja{x}, Ja  {y}(Ja."
+    assert [*found.ids] == [*translator.tokenizers.target.encode(["Ja"])[0]] * 2  # the third is as it was found
 
 
 def test_a_piece_whose_translation_would_spoil_a_span_stays_as_it_is(translator, monkeypatch):
