@@ -1,9 +1,11 @@
-"""The scripts as real processes: instant help, one-line errors, and the whole way from text to translations."""
+"""The scripts: instant help, one-line errors, and, as real processes, the whole way from text to translations."""
 
 import csv
+import io
 import json
 import os
 import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +14,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [path for path in sorted(ROOT.glob("scripts/*.py")) if path.name != "command_line.py"]
-HELP_WITHOUT_TORCH = """
-import runpy, sys
-sys.argv, sys.path[0] = [{script!r}, "--help"], {folder!r}
-try:
-    runpy.run_path({script!r}, run_name="__main__")
-except SystemExit as stop:
-    assert not stop.code
-assert "torch" not in sys.modules and "datasets" not in sys.modules, "slow to import"
+HELP = """
+import io, json, runpy, sys
+
+found, slow = {}, {"torch", "datasets"}
+for script in sys.argv[1:]:
+    sys.argv, sys.stdout, sys.stderr = [script, "--help"], *(io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+    sys.path[0] = script.rpartition("/")[0]
+    before = slow & sys.modules.keys()
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        sys.stdout.seek(0), sys.stderr.seek(0)
+        loaded = sorted((slow & sys.modules.keys()) - before)
+        found[script] = [ended.code, sys.stdout.read(), sys.stderr.read(), loaded]
+print(json.dumps(found), file=sys.__stdout__)
 """
 
 
@@ -31,11 +40,36 @@ def run(*words: object, cwd: Path = ROOT, **options) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_help_comes_at_once(script):
-    done = run("-c", HELP_WITHOUT_TORCH.format(script=str(script), folder=str(script.parent)))
+@pytest.fixture(scope="module")
+def helps():
+    """The status, help, complaints and slow imports of every script that is asked for help."""
+    done = run("-c", HELP, *SCRIPTS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: {script.name}") and done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_help_comes_at_once(helps, script):
+    status, said, complaints, slow = helps[str(script)]
+    assert said.startswith(f"usage: {script.name}")
+    assert (status, complaints, slow) == (0, "", [])
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """``here(script, *arguments)`` in this process, which has its imports behind it: the status, output, complaints."""
+
+    def here(script, *arguments):
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text\n")))
+        status = 0
+        try:
+            runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
+        except SystemExit as ended:
+            status = ended.code
+        return status, *capsys.readouterr()
+
+    return here
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -66,11 +100,12 @@ def test_a_script_is_a_signature_and_a_call(script):
         ("corpora: {train: [nowhere.en, nowhere.de]}", [], 1, "nowhere.en"),
     ],
 )
-def test_a_mistake_in_the_configuration_is_one_line(yaml, flags, status, message, tmp_path):
+def test_a_mistake_in_the_configuration_is_one_line(here, yaml, flags, status, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(yaml or "seed: 1", encoding="utf-8")
-    done = run(ROOT / "scripts/prepare.py", "--config", "run.yaml", *flags, cwd=tmp_path)
-    assert done.returncode == status, done.stderr
-    assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+    found, said, complaint = here("prepare.py", "--config", "run.yaml", *flags)
+    assert found == status, complaint
+    assert message in complaint and complaint.count("\n") == 1 and said == ""
     assert not (tmp_path / "data/default").exists() and not (tmp_path / "runs").exists()
 
 
@@ -84,10 +119,11 @@ def test_a_mistake_in_the_configuration_is_one_line(yaml, flags, status, message
         ("evaluate.py", [], "give --model runs/X, or --hypothesis FILE and --reference FILE"),
     ],
 )
-def test_what_is_not_there_is_named_in_one_line(script, arguments, message, tmp_path):
-    done = run(ROOT / "scripts" / script, *arguments, cwd=tmp_path, input="text\n")
-    assert done.returncode in (1, 2)
-    assert message in done.stderr and done.stderr.count("\n") == 1 and done.stdout == ""
+def test_what_is_not_there_is_named_in_one_line(here, script, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said, complaint = here(script, *arguments)
+    assert status in (1, 2)
+    assert message in complaint and complaint.count("\n") == 1 and said == ""
 
 
 WORDS = dict(
@@ -167,17 +203,18 @@ def test_translating_the_test_set_gives_what_the_evaluation_scored(workplace):
     assert done.stdout == (kept / "translation.txt").read_text("utf-8")
 
 
-def test_given_files_and_two_models_are_compared(workplace):
-    done = run(
-        ROOT / "scripts/evaluate.py", "--model", "runs/words", "runs/words/model", "--source", "train.en",
-        "--reference", "train.de", "--search.beam_size", "1", "--json", "both.json", cwd=workplace,
+def test_given_files_and_two_models_are_compared(workplace, here, monkeypatch):
+    monkeypatch.chdir(workplace)
+    status, said, complaint = here(
+        "evaluate.py", "--model", "runs/words", "runs/words/model", "--source", "train.en", "--reference", "train.de",
+        "--search.beam_size", "1", "--json", "both.json",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert status == 0, complaint
     both = json.loads((workplace / "both.json").read_text("utf-8"))
     first, second = both["systems"]
     assert (both["sentences"], both["evaluation_set"], first["search"]["beam_size"]) == (1200, "train.de", 1)
     assert second["p_against_first"] == {"bleu": 1, "chrf": 1, "ter": 1}
-    assert "runs/words/model" in done.stdout and "tok:13a" in done.stdout
+    assert "runs/words/model" in said and "tok:13a" in said
 
 
 def test_a_finished_run_says_so_at_once(workplace):
@@ -187,15 +224,14 @@ def test_a_finished_run_says_so_at_once(workplace):
     assert (workplace / "runs/words/model/weights.safetensors").stat().st_mtime_ns == weights.st_mtime_ns
 
 
-def test_benchmarks_run_on_the_corpus(workplace):
-    done = run(
-        ROOT / "scripts/benchmark.py", "train", "--config", "words.yaml", "--windows", "2", "--updates", "2",
-        "--report", "speed.csv", cwd=workplace,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_benchmarks_run_on_the_corpus(workplace, here, monkeypatch):
+    monkeypatch.chdir(workplace)
+    size = ["--windows", "2", "--updates", "2", "--report", "speed.csv"]
+    status, _, complaint = here("benchmark.py", "train", "--config", "words.yaml", *size)
+    assert status == 0, complaint
     with open(workplace / "speed.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["precision"] for row in rows] == ["32", "bf16"]
     assert all(float(row["slowest"]) > 0 for row in rows)
-    done = run(ROOT / "scripts/benchmark.py", "accuracy", "--config", "words.yaml", cwd=workplace)
-    assert done.returncode == 0, done.stderr
+    status, _, complaint = here("benchmark.py", "accuracy", "--config", "words.yaml")
+    assert status == 0, complaint
