@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pysword.cleaner import GBFCleaner, ThMLCleaner
+from pysword.cleaner import GBFCleaner
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.packages import fetch
@@ -110,5 +110,8 @@ def plain_text(osis: str) -> str:
     return STRAY_BLANK.sub("", " ".join(text.split()))
 
 
-PLAIN = {"gbf": GBFCleaner().clean, "thml": ThMLCleaner().clean}
+# pysword's own takes the cube of a text's length where such elements do not end.
+THML_REFERENCE = re.compile(r"<(scripRef|scripCom)\b[^>]*>.*?</\1>", re.DOTALL)
+
+PLAIN = {"gbf": GBFCleaner().clean, "thml": lambda thml: TAG.sub("", THML_REFERENCE.sub("", thml))}
 """What leaves a verse's text of the markups other than OSIS."""
