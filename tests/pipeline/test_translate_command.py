@@ -130,9 +130,9 @@ def test_every_line_has_an_end_and_an_empty_file_has_none(model, tmp_path, capsy
 
 @pytest.fixture(scope="module")
 def many(model, tmp_path_factory):
-    """1,300 lines, and their translations in one go."""
+    """700 lines, and their translations in one go."""
     source = tmp_path_factory.mktemp("many") / "in.txt"
-    source.write_text(text_of(1300), encoding="utf-8")
+    source.write_text(text_of(700), encoding="utf-8")
     here(model, str(source), source.with_name("out.txt"), beam_size=1)
     return source
 
@@ -140,12 +140,12 @@ def many(model, tmp_path_factory):
 def test_no_chunk_or_batch_changes_the_file(model, many, tmp_path):
     whole = many.with_name("out.txt").read_bytes()
     lines = whole.decode().split("\n")
-    assert lines.pop() == "" and [i for i, line in enumerate(lines) if not line] == [*range(0, 1300, 4)]
+    assert lines.pop() == "" and [i for i, line in enumerate(lines) if not line] == [*range(0, 700, 4)]
     for budget in (150, 1_000_000):
         here(model, str(many), tmp_path / "out", beam_size=1, tokens_per_batch=budget)
         assert (tmp_path / "out").read_bytes() == whole
     rows = many.read_bytes().splitlines(keepends=True)
-    for half, part in (("first", rows[:650]), ("second", rows[650:])):
+    for half, part in (("first", rows[:350]), ("second", rows[350:])):
         with gzip.open(tmp_path / f"{half}.gz", "wb") as file:
             file.write(b"".join(part))
         here(model, str(tmp_path / f"{half}.gz"), tmp_path / f"{half}.out.gz", beam_size=1, tokens_per_batch=200)
@@ -220,7 +220,7 @@ def test_a_fast_pipe_is_read_in_few_chunks(model, many, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", open(many, encoding="utf-8"))  # noqa: SIM115
     here(model, "-", "-", beam_size=1)
     assert capsys.readouterr().out == many.with_name("out.txt").read_text("utf-8")
-    assert sizes == [1300]
+    assert sizes == [700]
 
 
 def test_lines_before_one_that_is_not_utf_8_are_answered_or_nothing_is_left(model, tmp_path, translator):
@@ -458,7 +458,7 @@ def test_a_job_ended_in_any_way_goes_on_and_makes_the_same_file(model, many, tmp
             process.send_signal(number)
             out_text, err = process.communicate(timeout=WAIT)
         assert out_text == b"" and re.fullmatch(said, err.decode()) and process.returncode == status
-        assert not out.exists() and rows_done(out) < 1300
+        assert not out.exists() and rows_done(out) < 700
         done = out.with_name("out.partial").read_bytes()
         assert many.with_name("out.txt").read_bytes().startswith(done)
     with pytest.raises(ValueError, match="were made with another search.beam_size"):
@@ -483,11 +483,11 @@ def test_an_input_or_model_changed_since_is_refused(model, many, tmp_path, monke
         here(copy, str(source), tmp_path / "out")
     with open(source, "a") as file:
         file.write("one more\n")
-    with pytest.raises(ValueError, match="out.partial holds 1300 rows that were made with another input"):
+    with pytest.raises(ValueError, match="out.partial holds 700 rows that were made with another input"):
         here(copy, str(source), tmp_path / "out")
     source.write_bytes(many.read_bytes())
     (copy / "metrics.json").write_text("{}\n\n")
-    with pytest.raises(ValueError, match="out.partial holds 1300 rows that were made with another model"):
+    with pytest.raises(ValueError, match="out.partial holds 700 rows that were made with another model"):
         here(copy, str(source), tmp_path / "out")
 
 
