@@ -145,7 +145,7 @@ class TrainerConfig:
 
 
 GREATEST = {"beam_size": 1000, "candidates": 10_000, "max_length_ratio": 100, "max_length_extra": 10_000}
-"""Settings of the search beyond which nothing is found that takes less than hours."""
+"""Settings of the search beyond which it takes hours, and finds nothing more."""
 
 
 @dataclass(frozen=True)
@@ -293,9 +293,11 @@ class SearchConfig(ScoreConfig):
             "diversity_penalty": (search.diverse_groups > 1, "search.diverse_groups"),
             "candidates": (search.minimum_bayes_risk != "none", "search.minimum_bayes_risk"),
         }
-        for name in needs.keys() & given.keys():
-            has_effect, other = needs[name]
-            require(has_effect, f"search.{name}={given[name]} has no effect without {other}: set that too, or neither")
+        for name, (has_effect, other) in needs.items():
+            require(
+                name not in given or has_effect,
+                f"search.{name}={given.get(name)} has no effect without {other}: set that too, or neither",
+            )
         return search
 
     def max_length(self, source_tokens: int) -> int:

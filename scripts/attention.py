@@ -1,7 +1,6 @@
 """python scripts/attention.py --model runs/X "sentence" [--translation "..."] [--output FOLDER]"""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from command_line import Given, main
@@ -37,7 +36,7 @@ def attention(
     from pipeline.inference import attention, attention_page, attention_pictures, translator  # slow to import
 
     trained = translator.Translator.load(model)
-    shown = attention.attended(trained, *sentence, translation or None, replace(trained.search, **search))
+    shown = attention.attended(trained, *sentence, translation or None, trained.search.changed(search))
     html, links = Path(output, "attention.html"), shown.alignment(layer)
     attention_page.write_page(shown, html, model, layer)
     pictures = attention_pictures.draw(shown.kinds, Path(output))
