@@ -107,6 +107,15 @@ def test_what_is_held_out_never_comes_by_again(streamed, windows):
     assert Counter(read) == Counter(text for text in lines(configuration, "train") * 2 if text not in held_out)
 
 
+def test_nothing_is_held_out_later_where_the_beginning_had_too_little(streamed, windows, tmp_path):
+    texts = [f"number {n % 4}" for n in range(20)] + [f"another {n}" for n in range(20)]
+    files = [write_lines(tmp_path / f"mine.{side}", [f"{side} {text}" for text in texts]) for side in "ab"]
+    settings = dict(train=files, test=[], test_size=3, stream_window=20)
+    first, second = islice(windows(streamed(corpora=settings, tokenizer=dict(vocab_size=30))), 2)
+    assert sources(first) == [f"a number {n}" for n in range(4)]
+    assert sources(second) == [f"a another {n}" for n in range(20)]
+
+
 def test_windows_are_cleaned_as_a_prepared_corpus_is(streamed, windows, tmp_path):
     """Duplicates within a window go, and pairs that are, or nearly are, in valid."""
     held_out = "the old man and his dog walk along the river every morning"

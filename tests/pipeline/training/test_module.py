@@ -8,6 +8,8 @@ from torch.utils.data import DataLoader
 
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import Tokenizers
+from pipeline.training.callbacks import AfterUpdate
+from pipeline.training.display import Display
 from pipeline.training.module import TranslationModule
 
 SENTENCES = [([5, 6, 7, 8, 9, 10, 11], [9, 8, 7, 6, 5, 4, 10, 11, 12])] * 2 + [([4 + i], [5 + i]) for i in range(6)]
@@ -37,19 +39,21 @@ def module(tiny):
     return build
 
 
+def build_trainer(**options) -> Trainer:
+    """One that passes over the batches once."""
+    options |= dict(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False)
+    return Trainer(**options, enable_progress_bar=False, enable_model_summary=False)
+
+
 def trained(module, batches, accumulate):
     """The module after one pass over the batches."""
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        accumulate_grad_batches=accumulate,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, DataLoader(batches, batch_size=None))
+    build_trainer(accumulate_grad_batches=accumulate).fit(module, DataLoader(batches, batch_size=None))
     return module
+
+
+def scaling(by: float) -> MixedPrecision:
+    """16 bits, with a loss that is multiplied by so much until its gradient overflows."""
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", by, backoff_factor=2.0**-126))
 
 
 def assert_same_weights(found, expected):
@@ -118,17 +122,16 @@ def test_dropout_depends_on_seed_epoch_and_batch_only(module):
 def test_an_update_that_overflows_16_bits_is_none_but_its_batches_are_behind(module):
     """Scaled far too much at first, the loss overflows, and its update is skipped."""
     module = module(precision="16")
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", 2.0**126, backoff_factor=2.0**-126))],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = build_trainer(plugins=[scaling(by=2.0**126)])
     trainer.fit(module, DataLoader(in_batches(SENTENCES, 4, 20.0), batch_size=None))
     (steps,) = {int(state["step"]) for state in trainer.optimizers[0].state.values()}
     assert steps == module.totals["updates"] == 1
     assert module.global_step == 2
     assert 0 < float(module.totals["gradient_norm"]) < 1e3
+
+
+def test_a_gradient_that_overflows_16_bits_however_small_the_loss_is_made_ends_the_run(module):
+    module = module(precision="16")
+    module.trainer = build_trainer(plugins=[scaling(by=2.0**-20)])
+    with pytest.raises(ValueError, match="loss or gradient is not finite any more before update 0"):
+        AfterUpdate(module, None, Display(speaks=False)).totals()
