@@ -1,4 +1,10 @@
-"""Every call into ``models`` has the shapes and types of its jaxtyping signature checked while the tests run."""
+"""Every call into ``models`` has the shapes and types of its jaxtyping signature checked while the tests run. Here
+too is what all tests share: scripts called without a process of their own, and no test for a GPU where there is none."""
+
+import io
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,3 +24,21 @@ def pytest_report_header() -> str:
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``call("translate.py", "--model", ...)`` runs a script in this process, which has its imports behind it, and
+    returns its status, output and complaints."""
+
+    def call(script: str, *arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text\n")))
+        status = 0
+        try:
+            runpy.run_path(str(Path(__file__).parents[1] / "scripts" / script), run_name="__main__")
+        except SystemExit as ended:
+            status = ended.code
+        return status, *capsys.readouterr()
+
+    return call

@@ -1,11 +1,9 @@
 """The scripts: instant help, one-line errors, and, as real processes, the whole way from text to translations."""
 
 import csv
-import io
 import json
 import os
 import random
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -55,23 +53,6 @@ def test_help_comes_at_once(helps, script):
     assert (status, complaints, slow) == (0, "", [])
 
 
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """``here(script, *arguments)`` in this process, which has its imports behind it: the status, output, complaints."""
-
-    def here(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text\n")))
-        status = 0
-        try:
-            runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
-        except SystemExit as ended:
-            status = ended.code
-        return status, *capsys.readouterr()
-
-    return here
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_packages_is_told_which_one_has_them(script):
     bare = subprocess.run([sys.executable, "-E", "-S", script], capture_output=True, text=True)
@@ -100,10 +81,10 @@ def test_a_script_is_a_signature_and_a_call(script):
         ("corpora: {train: [nowhere.en, nowhere.de]}", [], 1, "nowhere.en"),
     ],
 )
-def test_a_mistake_in_the_configuration_is_one_line(here, yaml, flags, status, message, tmp_path, monkeypatch):
+def test_a_mistake_in_the_configuration_is_one_line(call, yaml, flags, status, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(yaml or "seed: 1", encoding="utf-8")
-    found, said, complaint = here("prepare.py", "--config", "run.yaml", *flags)
+    found, said, complaint = call("prepare.py", "--config", "run.yaml", *flags)
     assert found == status, complaint
     assert message in complaint and complaint.count("\n") == 1 and said == ""
     assert not (tmp_path / "data/default").exists() and not (tmp_path / "runs").exists()
@@ -119,9 +100,9 @@ def test_a_mistake_in_the_configuration_is_one_line(here, yaml, flags, status, m
         ("evaluate.py", [], "give --model runs/X, or --hypothesis FILE and --reference FILE"),
     ],
 )
-def test_what_is_not_there_is_named_in_one_line(here, script, arguments, message, tmp_path, monkeypatch):
+def test_what_is_not_there_is_named_in_one_line(call, script, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, said, complaint = here(script, *arguments)
+    status, said, complaint = call(script, *arguments)
     assert status in (1, 2)
     assert message in complaint and complaint.count("\n") == 1 and said == ""
 
@@ -203,9 +184,9 @@ def test_translating_the_test_set_gives_what_the_evaluation_scored(workplace):
     assert done.stdout == (kept / "translation.txt").read_text("utf-8")
 
 
-def test_given_files_and_two_models_are_compared(workplace, here, monkeypatch):
+def test_given_files_and_two_models_are_compared(workplace, call, monkeypatch):
     monkeypatch.chdir(workplace)
-    status, said, complaint = here(
+    status, said, complaint = call(
         "evaluate.py", "--model", "runs/words", "runs/words/model", "--source", "train.en", "--reference", "train.de",
         "--search.beam_size", "1", "--json", "both.json",
     )  # fmt: skip
@@ -224,14 +205,14 @@ def test_a_finished_run_says_so_at_once(workplace):
     assert (workplace / "runs/words/model/weights.safetensors").stat().st_mtime_ns == weights.st_mtime_ns
 
 
-def test_benchmarks_run_on_the_corpus(workplace, here, monkeypatch):
+def test_benchmarks_run_on_the_corpus(workplace, call, monkeypatch):
     monkeypatch.chdir(workplace)
     size = ["--windows", "2", "--updates", "2", "--report", "speed.csv"]
-    status, _, complaint = here("benchmark.py", "train", "--config", "words.yaml", *size)
+    status, _, complaint = call("benchmark.py", "train", "--config", "words.yaml", *size)
     assert status == 0, complaint
     with open(workplace / "speed.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["precision"] for row in rows] == ["32", "bf16"]
     assert all(float(row["slowest"]) > 0 for row in rows)
-    status, _, complaint = here("benchmark.py", "accuracy", "--config", "words.yaml")
+    status, _, complaint = call("benchmark.py", "accuracy", "--config", "words.yaml")
     assert status == 0, complaint

@@ -1,14 +1,11 @@
 """Pictures of attention: what is drawn and aligned is what the model computed for just these tokens."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,7 +26,6 @@ from pipeline.inference.attention_pictures import Letters, draw, figure
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translator import Translator
 
-ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
 SENTENCE, TRANSLATION = "the old cat sat", "a mat in café"
 
@@ -259,23 +255,21 @@ def test_without_matplotlib_there_are_no_pictures_and_one_line_says_so(translato
 # the command
 
 
-def test_the_command_prints_the_alignment_and_nothing_else(translator, tmp_path):
+def test_the_command_prints_the_alignment_and_nothing_else(translator, tmp_path, call, monkeypatch):
     sizes = ModelConfig(encoder_layers=2, decoder_layers=3, d_model=16, d_ff=32, num_heads=2)
     configuration = Configuration(model=sizes, search=translator.search)
     torch.manual_seed(4)  # as the translator's
     save_model(
         tmp_path / "model", build_model(configuration, translator.tokenizers), translator.tokenizers, configuration, {}
     )
-    command = [sys.executable, ROOT / "scripts/attention.py", "--model", "model", SENTENCE, "--layer", "3"]
-    done = subprocess.run(
-        [*command, "--translation", TRANSLATION, "--output", "pictures/of"],
-        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, encoding="utf-8",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    asked = ["--layer", "3", "--translation", TRANSLATION, "--output", "pictures/of"]
+    status, said, complaint = call("attention.py", "--model", "model", SENTENCE, *asked)
+    assert status == 0, complaint
     links = attended(translator, SENTENCE, TRANSLATION).alignment(3)
-    assert done.stdout == " ".join(f"{i}-{j}" for i, j in links) + "\n"
+    assert said == " ".join(f"{i}-{j}" for i, j in links) + "\n"
     files = ["attention.html", "encoder.png", "decoder.png", "cross.png"]
-    assert done.stderr.split() == ["wrote", *(f"pictures/of/{name}" for name in files)]
+    assert complaint.split() == ["wrote", *(f"pictures/of/{name}" for name in files)]
     assert sorted(path.name for path in (tmp_path / "pictures/of").iterdir()) == sorted(files)
 
 
