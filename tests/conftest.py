@@ -1,5 +1,7 @@
-"""Every call into ``models`` has the shapes and types of its jaxtyping signature checked while the tests run. Here
-too is what all tests share: scripts called without a process of their own, and no test for a GPU where there is none."""
+"""Every call into ``models`` has the shapes and types of its jaxtyping signature checked while the tests run.
+
+What all tests share: scripts can be called without a process of their own; tests for a GPU are skipped without one.
+"""
 
 import io
 import runpy
