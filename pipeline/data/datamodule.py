@@ -69,7 +69,7 @@ class TranslationData(LightningDataModule):
     def setup(self, stage: str) -> None:
         sampler = self._sampler()
         if self.stream:
-            self.stream.start(sampler.batches_per_update)
+            self.stream.start(sampler.batches_per_update, self.trainer.node_rank, self.trainer.local_rank == 0)
         if self.trainer.is_global_zero:
             print(self._described(sampler.plan), file=sys.stderr)
 

@@ -65,7 +65,7 @@ class Window(NamedTuple):
 
 
 class Stream:
-    """The windows, as each process of a training sees them; of those that share a folder, one has them made.
+    """The windows, as each process of a training sees them; of those of a machine, one has them made.
 
     Raises:
         ValueError, OSError: as ``preparation.prepare`` does, when a window is opened.
@@ -73,23 +73,28 @@ class Stream:
 
     def __init__(self, configuration: Configuration):
         self.configuration = configuration
-        self.folder = Path(configuration.output.run) / "stream"
-        self.lock = filelock.FileLock(self.folder.with_name(".stream.lock"))
         self.process: multiprocessing.process.BaseProcess | None = None
         self.making: int | None = None
         """The window that was asked for last."""
 
-    def start(self, least: int) -> None:
+    def start(self, least: int, node: int, makes: bool) -> None:
         """Begin anew with an empty folder; all processes are to do so before any opens a window.
 
         Args:
             least: pairs that a window is to have
+            node: number of the machine
+            makes: whether it is this process that has the windows made
         """
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        run = Path(self.configuration.output.run)
+        self.folder, self.lock = run / f"stream-{node}", filelock.FileLock(run / f".stream-{node}.lock")
+        if not makes:
+            return
+        run.mkdir(parents=True, exist_ok=True)
         try:
             self.lock.acquire(timeout=0)
-        except filelock.Timeout:
-            return
+        except filelock.Timeout:  # processes of a training that was killed may take some seconds to end
+            print(f"waiting for another process that makes windows in {self.folder}", file=sys.stderr)
+            self.lock.acquire()
         if self.folder.exists():
             shutil.rmtree(self.folder)
         self.folder.mkdir()

@@ -26,7 +26,8 @@ def data(configuration):
 
 
 def at(data: TranslationData, global_step=0, global_rank=0, world_size=1) -> TranslationData:
-    rank = dict(global_rank=global_rank, world_size=world_size, is_global_zero=global_rank == 0)
+    rank = dict(global_rank=global_rank, local_rank=global_rank, node_rank=0, world_size=world_size)
+    rank |= dict(is_global_zero=global_rank == 0)
     data.trainer = SimpleNamespace(global_step=global_step, **rank)
     return data
 
@@ -267,8 +268,9 @@ def test_ranks_share_a_streams_windows_and_whoever_goes_on_reads_what_is_left(co
     together = [alone, *ranks]
     read = []
     try:
-        for data in together:
-            data.setup("fit")
+        alone.setup("fit")
+        for data in ranks:
+            data.stream.start(2, node=0, makes=False)
         for _ in range(3):
             first_update = alone.trainer.global_step
             of_one, *of_ranks = ([sentences(batch) for batch in data.train_dataloader()] for data in together)
@@ -278,6 +280,7 @@ def test_ranks_share_a_streams_windows_and_whoever_goes_on_reads_what_is_left(co
             alone.trainer.global_step = first_update + 1
             resumed = at(TranslationData(accumulating, prepared), first_update + 1)
             resumed.load_state_dict(alone.state_dict())
+            resumed.stream.start(2, node=0, makes=False)
             assert [sentences(batch) for batch in resumed.train_dataloader()] == of_one[2:]
             assert len(resumed.train_dataloader()) == len(of_one)
 

@@ -1,7 +1,9 @@
+import fcntl
 from collections import Counter
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from threading import Timer
 
 import datasets
 import pyarrow as pa
@@ -186,11 +188,18 @@ def test_settings_that_a_stream_cannot_have_are_refused(configuration):
 # The process that makes them
 
 
-def test_two_windows_at_most_are_on_the_disk_and_nothing_stays(streamed):
+def test_two_windows_at_most_are_on_the_disk_and_nothing_stays(streamed, capsys):
     configuration = streamed(preparation=dict(workers=1))
     stream, other = Stream(configuration), Stream(configuration)
-    stream.start(1)
-    other.start(1)  # another process of the same machine: it makes none
+    run = Path(configuration.output.run)
+    run.mkdir()
+    left = open(run / ".stream-0.lock", "w")  # noqa: SIM115  (by a training that was killed just now)
+    fcntl.flock(left, fcntl.LOCK_EX)
+    Timer(0.1, left.close).start()
+    stream.start(1, node=0, makes=True)
+    assert f"waiting for another process that makes windows in {run}/stream-0" in capsys.readouterr().err
+    other.start(1, node=0, makes=False)
+    expected = (lines(configuration, "train") * 2)[:100]
     window, read = None, []
     try:
         for number in range(4):
@@ -211,11 +220,7 @@ def test_two_windows_at_most_are_on_the_disk_and_nothing_stays(streamed):
     finally:
         other.close()
         stream.close()
-    assert (
-        read == (lines(configuration, "train") * 2)[:100]
-        if Path(configuration.corpora.train[0]).exists()
-        else len(read) == 100
-    )
+    assert read == expected
     assert not stream.folder.exists()
 
 
