@@ -1,6 +1,6 @@
 """Those who do the work may be processes or the machines of a cluster, and may be lost: one line says so."""
 
-import sys
+from functools import partial
 from pathlib import Path
 from threading import Timer
 
@@ -13,17 +13,18 @@ from tests.pipeline.data.conftest import changed, content
 from tests.pipeline.data.losses import Unknown, die, fail, sleep
 
 
+def small_cluster(workers: int):
+    """One in this process, which sends what it is asked for over a socket as others do."""
+    distributed = pytest.importorskip("distributed")
+    return distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0"
+    )
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster:
+    with small_cluster(2) as cluster:
         yield cluster
-
-
-def small_cluster(workers: int):
-    """One in this process."""
-    distributed = pytest.importorskip("distributed")
-    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=":0")
 
 
 def ask(config: PreparationConfig, function, *arguments) -> None:
@@ -40,9 +41,7 @@ def test_the_machines_of_a_cluster_do_the_same(two_corpora, cluster):
         output={"data": f"{two_corpora.output.data}.divided"},
     )
     assert content(prepare(divided)) == expected
-    with cluster.get_client() as client:
-        used = client.run(lambda: "pipeline.data.shards" in sys.modules)
-    assert list(used.values()) == [True]
+    assert sum(worker.state.executed_count for worker in cluster.workers.values()) == 12 + 12 + 12 + 4
 
 
 def test_a_complaint_of_a_piece_comes_through_as_it_is(cluster):
@@ -56,10 +55,14 @@ def test_machines_with_another_version_are_one_line(cluster):
         ask(PreparationConfig(scheduler=cluster.scheduler_address), fail, Unknown())
 
 
-def test_machines_that_die_are_one_line(cluster):
-    cluster.scheduler.allowed_failures = 0
-    with pytest.raises(ValueError, match="^preparation.scheduler=tcp.*died while running it.* need memory[^\n]*$"):
-        ask(PreparationConfig(scheduler=cluster.scheduler_address), die)
+def test_machines_that_die_are_one_line(monkeypatch):
+    with small_cluster(1) as cluster:
+        cluster.scheduler.allowed_failures = 0
+        (worker,) = cluster.scheduler.workers
+        die = partial(cluster.sync, cluster.scheduler.remove_worker, worker, stimulus_id="died")
+        Timer(0.1, die).start()
+        with pytest.raises(ValueError, match="^preparation.scheduler=tcp.*died while running it.* need memory[^\n]*$"):
+            ask(PreparationConfig(scheduler=cluster.scheduler_address), sleep)
 
 
 def test_a_scheduler_that_is_not_there_is_one_line(monkeypatch):
@@ -72,7 +75,7 @@ def test_a_scheduler_that_is_not_there_is_one_line(monkeypatch):
 def test_a_scheduler_without_workers_is_one_line():
     with (
         small_cluster(0) as cluster,
-        pytest.raises(ValueError, match="has no workers: start some with dask worker inproc://"),
+        pytest.raises(ValueError, match="has no workers: start some with dask worker tcp://"),
     ):
         ask(PreparationConfig(scheduler=cluster.scheduler_address), fail)
 
@@ -82,7 +85,7 @@ def test_a_cluster_that_goes_away_is_one_line(monkeypatch, loss):
     monkeypatch.setattr("pipeline.data.execution.PATIENCE", 0.3)
     with small_cluster(1) as cluster:
         Timer(0.1, cluster.close if loss == "scheduler" else lambda: cluster.scale(0)).start()
-        with pytest.raises(ValueError, match="^preparation.scheduler=inproc://[^\n]*$"):
+        with pytest.raises(ValueError, match="^preparation.scheduler=tcp://[^\n]*$"):
             ask(PreparationConfig(scheduler=cluster.scheduler_address), sleep)
 
 
