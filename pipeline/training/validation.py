@@ -32,6 +32,7 @@ METRICS = {"bleu": "bleu", "chrf": "chrf", "loss": "valid_loss"}
 
 
 SCORED = ("bleu", "chrf")
+"""What translations are scored by."""
 
 
 class Direction(NamedTuple):
@@ -53,20 +54,17 @@ def directions(corpora: Sequence[CorpusConfig], corpus: Sequence[int], count: in
     rows: dict[tuple[str, str], list[int]] = {}
     for row, number in enumerate(corpus if count else []):
         rows.setdefault((corpora[number].source_language, corpora[number].target_language), []).append(row)
-    share = max(1, count // max(1, len(rows)))
-    return [
-        Direction(*languages, [found[i * len(found) // some] for some in [min(share, len(found))] for i in range(some)])
-        for languages, found in rows.items()
-    ]
+    return [Direction(*languages, spread(found, max(1, count // len(rows)))) for languages, found in rows.items()]
 
 
-def column(metric: str, direction: str) -> str:
-    """Of the log.
+def spread(rows: list[int], most: int) -> list[int]:
+    """At most so many of them, at even distances.
 
-    >>> column("bleu", "en-de")
-    'bleu_en-de'
+    >>> spread([3, 5, 7, 9], 2)
+    [3, 7]
     """
-    return f"{metric}_{direction}"
+    count = min(most, len(rows))
+    return [rows[i * len(rows) // count] for i in range(count)]
 
 
 class Validator:
@@ -91,9 +89,8 @@ class Validator:
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
         self.languages = [self.tokenizers.language_of(ids) for ids in pairs["source_ids"]]
         for direction in self.directions:
-            bleu_tokenizer(
-                direction.target_language
-            )  # one that is missing must not end training at its first validation
+            # One that is missing must not end training at its first validation.
+            bleu_tokenizer(direction.target_language)
 
     def scores(self, trainer: Trainer) -> tuple[dict[str, float], list[str]]:
         """Columns of the log, and the translations."""
@@ -113,14 +110,14 @@ class Validator:
             each[direction.name] = score(*texts, direction.target_language, metrics=SCORED)
         scores = {name: mean(results[name].value for results in each.values()) for name in SCORED}
         if len(each) > 1:
-            scores |= {column(name, direction): each[direction][name].value for name in SCORED for direction in each}
+            scores |= {f"{name}_{direction}": each[direction][name].value for name in SCORED for direction in each}
         return scores
 
     @property
     def columns(self) -> list[str]:
         """What ``scores_of`` adds to the log where there are several directions."""
         several = self.directions if len(self.directions) > 1 else []
-        return [column(name, direction.name) for name in SCORED for direction in several]
+        return [f"{name}_{direction.name}" for name in SCORED for direction in several]
 
     @property
     def translator(self) -> Translator:
