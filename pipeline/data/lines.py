@@ -172,6 +172,5 @@ def _decoder(encoding: str) -> codecs.IncrementalDecoder:
 def _wrong_byte(error: UnicodeDecodeError, encoding: str, place: str, before: str) -> str:
     position = len(before.encode(encoding, errors="replace")) + 1
     return (
-        f"{place}: byte 0x{error.object[error.start]:02x} at position {position} is not {encoding}: convert it to "
-        "UTF-8"
+        f"{place}: byte 0x{error.object[error.start]:02x} at position {position} is not {encoding}: convert it to UTF-8"
     )
