@@ -4,6 +4,7 @@ import copy
 import ctypes
 import hashlib
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -202,8 +203,7 @@ def _search(
 ) -> list[list[Hypothesis]]:
     _require_possible(engines, sources, search)
     workers = engines[0].workers
-    share = -(-len(sources) * max((len(source.ids) + 1 for source in sources), default=0) // workers)
-    batches = list(token_budget_batches(sources, min(search.tokens_per_batch, share)))
+    batches = list(token_budget_batches(sources, fair_budget(sources, search.tokens_per_batch, workers)))
     with ExitStack() as listening:
         decoders = engines
         if search.coverage_penalty:
@@ -312,6 +312,15 @@ def token_budget_batches(sources: Sequence[Source], budget: int) -> Iterator[Seq
         size = max(1, budget // (len(sources[start].ids) + 1))
         yield sources[start : start + size]
         start += size
+
+
+def fair_budget(sources: Sequence[Source], budget: int, workers: int) -> int:
+    """The least budget with which all workers get as many batches as the busiest must have: they end together."""
+
+    def rounds(budget: int) -> int:
+        return -(-sum(1 for _ in token_budget_batches(sources, budget)) // workers)
+
+    return 1 + bisect_left(range(1, budget), -rounds(budget), key=lambda less: -rounds(less))
 
 
 def keep_freed_memory() -> None:

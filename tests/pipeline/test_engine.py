@@ -20,7 +20,7 @@ from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
 from pipeline.inference.banned import pattern, spellings
-from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
+from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine, fair_budget, token_budget_batches
 from pipeline.inference.risk import choose
 from pipeline.inference.translation import Sentence, Translation
 from pipeline.inference.translator import Translator, _best_first
@@ -434,3 +434,14 @@ def test_all_workers_share_what_would_be_one_batch(models, tokenizers, workers, 
     assert [size for size, _ in sizes] == [6 // workers] * workers
     assert workers == 1 or {threads for _, threads in sizes} == {1}
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_no_worker_waits_for_the_others_to_end_much_larger_batches(workers):
+    draw = random.Random(workers)
+    for budget in 1, 40, 300, 5000:
+        sources = longest_first(Source((5,) * draw.randint(1, 30)) for _ in range(draw.randint(1, 200)))
+        least = fair_budget(sources, budget, workers)
+        rounds = [-(-len(list(token_budget_batches(sources, each))) // workers) for each in range(1, budget + 1)]
+        assert rounds[least - 1] == rounds[-1] and rounds[: least - 1].count(rounds[-1]) == 0
+    assert fair_budget([], 5, workers) >= 1
