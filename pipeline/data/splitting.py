@@ -89,8 +89,9 @@ def decide(
 ) -> Decision:
     """What becomes of each row of the training data.
 
-    Of equal pairs, sources or targets the first stays, and one of those that are alike; then whole groups are held out
-    for the splits that are not ``named``; then what shares a side with held-out data goes.
+    Of equal pairs, sources or targets the first stays, and one of those that are alike; then groups are held out for
+    the splits that are not ``named``, whole unless they are far too large; then what shares a side with held-out data
+    goes.
 
     Args:
         named: hashes of both sides, folded, of the splits that exist
@@ -119,7 +120,7 @@ def decide(
         warnings.warn(f"{asked} would leave too little of {num_rows} pairs: {tenth} held out each", stacklevel=2)
         sizes = dict.fromkeys(sizes, tenth)
     seen = {name: np.unique(sides) for name, sides in named.items()}
-    for name, rows in zip(sizes, hold_out(keys.group, verdicts, list(sizes.values()), corpora.split_seed), strict=True):
+    for name, rows in zip(sizes, _held_out(keys, verdicts, sizes, corpora.split_seed), strict=True):
         for others in seen.values():
             rows = rows[~_has_side_in(keys, rows, others)]  # or else one target could be in valid and in test
         if abs(len(rows) - sizes[name]) > sizes[name] / 10:
@@ -140,6 +141,27 @@ def decide(
             if cleaning.drop_overlap or name in sizes:
                 verdicts[rows[shared]] = VERDICTS.index("overlap")
     return Decision(verdicts, overlap)
+
+
+def _held_out(keys: Keys, verdicts: np.ndarray, sizes: dict[str, int], seed: int) -> list[np.ndarray]:
+    """``hold_out`` whole groups, or, with a warning where these are far too large, the copies of single sources."""
+    wanted = list(sizes.values())
+    whole = hold_out(keys.group, verdicts, wanted, seed)
+    num_whole = sum(map(len, whole))
+    too_large = any(len(rows) > 2 * size for rows, size in zip(whole, wanted, strict=True))
+    if too_large or num_whole == np.count_nonzero(verdicts == TRAIN):
+        copies = hold_out(keys.source, verdicts, wanted, seed)
+        if sum(map(len, copies)) < num_whole:
+            counts = zip(sizes.items(), whole, strict=True)
+            found = " and ".join(f"{len(rows)} pairs for {name} instead of {size}" for (name, size), rows in counts)
+            others = " and ".join(f"corpora.{name}" for name in sizes)
+            warnings.warn(
+                f"whole groups (documents, catalogs) would be {found}: single pairs are held out, from groups that "
+                f"are also trained on; to score others, name {others}",
+                stacklevel=3,
+            )
+            return copies
+    return whole
 
 
 def hold_out(groups: np.ndarray, verdicts: np.ndarray, sizes: list[int], seed: int) -> list[np.ndarray]:

@@ -156,3 +156,25 @@ def test_how_many_rows_are_looked_at_together_changes_nothing(tmp_path, monkeypa
     monkeypatch.setattr(splitting, "CHUNK", 37)
     monkeypatch.setattr(splitting, "BUCKET", 64)
     assert found() == at_once
+
+
+@pytest.mark.parametrize("groups", [["all"], ["one"] * 3 + ["two"]])
+def test_of_groups_that_are_far_too_large_single_sources_are_held_out_and_none_leaks(tmp_path, groups):
+    pairs = [(f"source {i // 2}", f"target {i}") for i in range(600)]
+    with pytest.warns(
+        UserWarning, match="whole groups .* instead of 30.*: single pairs .* corpora.valid and corpora.test$"
+    ):
+        names = verdicts(
+            tmp_path, pairs, CorporaConfig(valid_size=30, test_size=30), groups=groups * (600 // len(groups))
+        )
+    assert [names.count(name) for name in ("train", "valid", "test")] == [540, 30, 30]
+    assert all(first == second for first, second in zip(names[::2], names[1::2], strict=True))
+
+
+def test_groups_that_are_just_all_there_is_are_not_held_out(tmp_path):
+    pairs = [(f"source {i}", f"target {i}") for i in range(40)]
+    with pytest.warns(UserWarning, match="20 pairs for valid instead of 10 and 20 pairs for test instead of 10"):
+        names = verdicts(
+            tmp_path, pairs, CorporaConfig(valid_size=10, test_size=10), groups=["one"] * 20 + ["two"] * 20
+        )
+    assert names.count("train") == 20
