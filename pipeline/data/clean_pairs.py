@@ -52,12 +52,18 @@ class CleanPairs:
             yield shard, first, values[first:end]
 
     def keys(self, path: Path) -> np.ndarray:
-        """The keys [kinds, pairs] of all shards side by side, in a file."""
+        """The keys [kinds, pairs] of all shards side by side, in a file.
+
+        It is written from its beginning to its end: a full disk kills whoever writes to a map of a file with holes.
+        """
         shape = len(np.load(self.shards[0].keys, mmap_mode="r")), len(self)
-        keys = np.lib.format.open_memmap(path, "w+", np.uint64, shape)
-        for shard, (first, end) in zip(self.shards, pairwise(self.firsts), strict=True):
-            keys[:, first:end] = np.load(shard.keys)
-        return keys
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.uint64)), "fortran_order": False, "shape": shape}
+        with open(path, "wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for kind in range(shape[0]):
+                for shard in self.shards:
+                    file.write(np.load(shard.keys, mmap_mode="r")[kind].tobytes())
+        return np.load(path, mmap_mode="r")
 
     def take(self, rows: np.ndarray) -> pa.Table:
         """Pairs by their numbers."""

@@ -22,6 +22,7 @@ from pipeline.data.advice import advise
 from pipeline.data.corpora import SPLITS, identity
 from pipeline.data.encoding import encode, learn
 from pipeline.data.execution import Workers
+from pipeline.data.full_disk import full_disk_told
 from pipeline.data.report import print_report
 from pipeline.data.report_page import write_report_page
 from pipeline.data.stages import HELD_OUT, name_of, select
@@ -55,10 +56,12 @@ class Prepared(NamedTuple):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Prepared":
-        """Map a prepared corpus into memory. Raises ``ValueError`` for a folder that holds none."""
+        """Map a prepared corpus into memory. Raises ``ValueError`` for a folder that holds none, or not all of one."""
         report = _read_report(Path(folder))
         if report is None or report["format"] != FORMAT:
             raise ValueError(f"{folder} is not a prepared corpus, or one of another version: run scripts/prepare.py")
+        if damaged := _first_damaged(Path(folder), report):
+            raise ValueError(_no_longer_whole(damaged))
         shards = {name: sorted(Path(folder).glob(f"{name}-*.arrow")) for name in SPLITS}
         splits = (
             datasets.concatenate_datasets([Dataset.from_file(str(path)) for path in shards[name]]) for name in SPLITS
@@ -89,14 +92,14 @@ def prepare(configuration: Configuration) -> Prepared:
         OSError: a file cannot be read or written.
     """
     output = Path(configuration.output.data)
-    occupied = any(output.iterdir()) if output.is_dir() else output.exists()
-    if occupied and _read_report(output) is None:
-        raise ValueError(f"output.data={output} holds something else than a prepared corpus: name another folder")
     output.parent.mkdir(parents=True, exist_ok=True)
     work = output.parent / f".{output.name}.work"
-    with _alone(output):
-        depends = _dependencies(configuration)
+    with full_disk_told(output.parent), _alone(output):
         report = _read_report(output)
+        occupied = any(output.iterdir()) if output.is_dir() else output.exists()
+        if occupied and report is None:
+            raise ValueError(f"output.data={output} holds something else than a prepared corpus: name another folder")
+        depends = _dependencies(configuration)
         if report is None or report["fingerprint"] != depends.fingerprint:
             new = _build(configuration, depends, output, work)
             if output.exists():
@@ -104,13 +107,18 @@ def prepare(configuration: Configuration) -> Prepared:
             new.rename(output)
         if work.exists():
             shutil.rmtree(work)
-        return Prepared.load(output)
+        prepared, page = Prepared.load(output), output / "report.html"
+        if not page.exists():
+            write_report_page(prepared.report, page)
+        return prepared
 
 
 def _build(configuration: Configuration, depends: Dependencies, output: Path, work: Path) -> Path:
     """The new folder, inside ``work``."""
     with Workers(configuration.preparation) as workers, _without_bars():
-        text = Text.load(output, depends.text_fingerprint)
+        old = _read_report(output)
+        whole = old is not None and not _first_damaged(output, old)
+        text = Text.load(output, depends.text_fingerprint) if whole else None
         if text:
             print(f"the text of {output} stays: only the tokenizer's settings have changed", file=sys.stderr)
         else:
@@ -126,6 +134,7 @@ def _build(configuration: Configuration, depends: Dependencies, output: Path, wo
         for corpus, counts in zip(configuration.corpora.each, text.report["corpora"], strict=True)
     ]
     report["warnings"] = text.warnings + warnings + advise(report)
+    report["files"] = {path.name: _mark(path) for path in _data_files(new)}
     write_report_page(report, new / "report.html")
     for name, values in (("text", text.describe(depends.text_fingerprint)), ("report", report)):
         (new / f"{name}.json").write_text(json.dumps(values, ensure_ascii=False, indent=2), encoding="utf-8")
@@ -143,11 +152,35 @@ def _folder(path: Path, key: str) -> Path:
 
 
 def _read_report(folder: Path) -> dict | None:
+    """That of a prepared corpus; ``ValueError`` where it is all that is missing."""
+    path = folder / "report.json"
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
         return report if report["format"] and report["fingerprint"] else None
     except (OSError, ValueError, KeyError, TypeError):
+        if (folder / "text.json").exists():
+            raise ValueError(_no_longer_whole(path)) from None
         return None
+
+
+def _first_damaged(folder: Path, report: dict) -> Path | None:
+    """A file of a prepared corpus that is missing, or that was not there before or not like that."""
+    there = {path.name: _mark(path) for path in _data_files(folder)}
+    written = report.get("files", there)
+    return next((folder / name for name in sorted(written | there) if written.get(name) != there.get(name)), None)
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in (".arrow", ".model"))
+
+
+def _mark(path: Path) -> list:
+    """What a file is known by again at each start: its size, and the SHA-256 of a tokenizer, which is small."""
+    return [path.stat().st_size, _hash_file(path, None) if path.suffix == ".model" else ""]
+
+
+def _no_longer_whole(path: Path) -> str:
+    return f"{path} is missing, or not as it was written: delete {path.parent}, and prepare again (scripts/prepare.py)"
 
 
 def _dependencies(configuration: Configuration) -> Dependencies:
@@ -160,6 +193,9 @@ def _dependencies(configuration: Configuration) -> Dependencies:
         paths += files
     num_files = len(paths)
     paths += map(Path, tokenizer.model)
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder where a file is needed: name the file in it, or all as {path}/*")
     most = STREAM_HEAD if corpora.stream_window else None
     sources = [{"path": str(path), "bytes": path.stat().st_size, "sha256": _hash_file(path, most)} for path in paths]
     hashes = [source["sha256"] for source in sources]

@@ -12,6 +12,7 @@
 - ``tokens``: by split and side
 - ``vocabulary``: of both sides together, or of each
 - ``warnings``: the sentences of ``advice.advise``
+- ``files``: of the data beside it, size and, of tokenizers, SHA-256
 """
 
 import re

@@ -3,6 +3,7 @@
 Each writes its report last: where that is, the shard is whole.
 """
 
+import io
 import json
 from collections.abc import Iterator
 from itertools import chain
@@ -51,7 +52,7 @@ def clean_shard(raw: Path, cleaner: Cleaner, near_duplicates: float, output: Pat
             first_row += len(batch)
 
     pairs = write_arrow(output.with_suffix(".arrow"), CLEAN, batches())
-    np.save(output.with_suffix(".npy"), np.concatenate(keys, axis=1))
+    write_array(np.concatenate(keys, axis=1), output.with_suffix(".npy"))
     write_json({"pairs": pairs, "cleaning": report.as_dict()}, output)
 
 
@@ -65,9 +66,7 @@ def find_near_overlap(clean: Path, verdicts: Path, first: int, near_overlap: Nea
         found = (near_overlap.find(list(map(fold, batch[side].take(rows - begin).to_pylist()))) for side in SIDES)
         near[rows] = np.logical_or(*found)
         begin += len(batch)
-    new = output.with_name(f"{output.name}.{uuid4().hex}.npy")
-    np.save(new, near)
-    new.replace(output)
+    write_array(near, output)
 
 
 def encode_shard(
@@ -105,8 +104,19 @@ def lists(rows: list[list[int]]) -> pa.ListArray:
 
 def write_json(values: dict, path: Path) -> None:
     """Write a file that is there whole or not at all."""
+    _write(json.dumps(values, ensure_ascii=False).encode(), path)
+
+
+def write_array(array: np.ndarray, path: Path) -> None:
+    """The same of an array for ``np.load``; ``np.save`` would not tell that the disk is full."""
+    content = io.BytesIO()
+    np.save(content, array)
+    _write(content.getbuffer(), path)
+
+
+def _write(content: bytes | memoryview, path: Path) -> None:
     new = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
-    new.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+    new.write_bytes(content)
     new.replace(path)
 
 

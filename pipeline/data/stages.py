@@ -20,7 +20,7 @@ from pipeline.data.execution import Piece, Workers
 from pipeline.data.near import NearOverlap, fold
 from pipeline.data.notices import warnings_kept
 from pipeline.data.progress import progress
-from pipeline.data.shards import clean_shard, find_near_overlap, read_json, write_json
+from pipeline.data.shards import clean_shard, find_near_overlap, read_json, write_array, write_json
 from pipeline.data.splitting import TRAIN, VERDICTS, Keys, decide, hash_texts
 from pipeline.data.text import SIDES, Text, TextShard
 
@@ -127,7 +127,7 @@ class Stages:
                     keys[len(Keys._fields) :],
                     lambda rows, others: self.pairs.alike(rows, others, self.cleaning.near_duplicates),
                 )
-            np.save(self.folder / "decided.npy", verdicts)
+            write_array(verdicts, self.folder / "decided.npy")
             write_json({"overlap": overlap, "warnings": warnings}, decision)
         self.verdicts = np.load(self.folder / "decided.npy")
         self.overlap, self.warnings = (read_json(decision)[name] for name in ("overlap", "warnings"))
@@ -174,7 +174,7 @@ class Stages:
                 files = self.workers.do(pieces, advance)
             for file, (_, _, verdicts) in zip(files, judged, strict=True):
                 verdicts[np.load(file)] = VERDICTS.index("near_overlap")
-        np.save(self.folder / "verdicts.npy", self.verdicts)
+        write_array(self.verdicts, self.folder / "verdicts.npy")
 
     def kept(self) -> list[TextShard]:
         """What is left of each shard to train on."""

@@ -71,7 +71,9 @@ class Text(NamedTuple):
         """That of a prepared folder, if it is the text of this fingerprint and all there."""
         try:
             described = json.loads((folder / "text.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            if described["fingerprint"] != fingerprint:
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         splits = {
             name: [
@@ -81,9 +83,7 @@ class Text(NamedTuple):
             for name, shards in described["shards"].items()
         }
         there = all(shard.path.exists() for shards in splits.values() for shard in shards)
-        if described["fingerprint"] != fingerprint or not there:
-            return None
-        return cls(splits, described["report"], described["warnings"])
+        return cls(splits, described["report"], described["warnings"]) if there else None
 
 
 def encoded_shard(folder: Path, split: str, number: int) -> Path:

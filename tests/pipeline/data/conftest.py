@@ -52,7 +52,8 @@ def changed(configuration: Configuration, **sections) -> Configuration:
 
 def content(prepared: Prepared) -> tuple:
     """All that is prepared, without the times and places of it."""
-    return [rows.to_dict() for rows in prepared[:3]], prepared.tokenizers.source.model, prepared.report
+    report = {name: value for name, value in prepared.report.items() if name != "files"}
+    return [rows.to_dict() for rows in prepared[:3]], prepared.tokenizers.source.model, report
 
 
 @pytest.fixture

@@ -193,3 +193,59 @@ def test_the_vocabulary_is_learned_from_so_many_pairs_at_even_distances(configur
     with pytest.raises(ValueError, match="enough"):
         prepare(changed(configuration, tokenizer={"sample_pairs": 20}, preparation={"shard_pairs": 7, "workers": 1}))
     assert [int(text.split()[1]) for text in seen] == list(range(0, 60, 3))
+
+
+def test_one_catalog_of_many_messages_gives_as_many_held_out_pairs_as_are_asked_for(configuration, tmp_path):
+    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
+    messages = (f'msgid "message {number}"\nmsgstr "Nachricht {number}"\n' for number in range(600))
+    (tmp_path / "de.po").write_text(header + "".join(messages), encoding="utf-8")
+    corpora = CorporaConfig(kind="gettext", train=[str(tmp_path / "de.po")], valid_size=30, test_size=30)
+    with pytest.warns(UserWarning, match="whole groups .* would be 600 pairs for valid instead of 30"):
+        prepared = prepare(replace(configuration, corpora=corpora))
+    assert [len(rows) for rows in prepared[:3]] == [540, 30, 30]
+    held_out = {*prepared.valid["source"], *prepared.test["source"]}
+    assert len(held_out) == 60 and held_out.isdisjoint(prepared.train["source"])
+
+
+DAMAGES = {
+    "train-00000.arrow": lambda content: content[:-1],
+    "valid-00000.arrow": lambda content: b"",
+    "test-00000.arrow": None,
+    "train-00001.arrow": lambda content: b"of another corpus",
+    "tokenizer.model": lambda content: content[:-1] + b"?",
+    "report.json": lambda content: content[:-1],
+}
+
+
+def test_a_file_that_is_missing_cut_or_foreign_is_named_with_the_remedy(configuration):
+    prepare(configuration)
+    folder = Path(configuration.output.data)
+    for name, damage in DAMAGES.items():
+        path = folder / name
+        whole = path.read_bytes() if path.exists() else None
+        path.unlink() if damage is None else path.write_bytes(damage(whole))
+        for use in (lambda: Prepared.load(folder), lambda: prepare(configuration)):
+            with pytest.raises(
+                ValueError, match=rf"{name} is missing, or not as it was written: delete {folder}, and "
+            ):
+                use()
+        path.unlink(missing_ok=True) if whole is None else path.write_bytes(whole)
+    assert len(prepare(configuration).train) == 60
+
+
+def test_a_page_that_is_missing_is_written_again(configuration):
+    prepare(configuration)
+    page = Path(configuration.output.data) / "report.html"
+    written = page.read_bytes()
+    page.unlink()
+    prepare(configuration)
+    assert page.read_bytes() == written
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(configuration, tmp_path):
+    (tmp_path / "texts").mkdir()
+    files = [str(tmp_path / "texts"), configuration.corpora.train[1]]
+    with pytest.raises(
+        ValueError, match=r"texts is a folder where a file is needed: name the file in it, or all as .*/\*"
+    ):
+        prepare(changed(configuration, corpora={"train": files}))
