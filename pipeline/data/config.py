@@ -56,6 +56,9 @@ class CorpusConfig:
     """A column that names what belongs together (a document), in the form of ``source_column``: held-out data is taken
     in whole groups."""
 
+    delimiter: str = ","
+    """``csv``: the character between cells; many spreadsheets write ``;``."""
+
     encoding: str = "utf-8"
     """Encoding of ``text``, ``tsv``, ``csv``, ``jsonl`` and ``verses`` files."""
 
@@ -96,6 +99,10 @@ class CorpusConfig:
 
     def __post_init__(self):
         require(self.weight > 0, f"corpora: weight={self.weight} must be more than 0: leave out what is not to be read")
+        require(
+            len(self.delimiter) == 1 and self.delimiter not in '"\r\n',
+            f"corpora: delimiter={self.delimiter!r} must be one character, such as ;",
+        )
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,8 @@ class CorporaConfig(CorpusConfig):
     """Several directions in one model: begin every source with a tag for the language asked for (``<2de>``)."""
 
     valid_size: int = 1000
-    """Pairs held out for validation where no ``valid`` is named: all copies of a source, or all of a group, go
-    together, and what else has one of their sides on either side is dropped as ``overlap``."""
+    """Pairs held out for validation where no ``valid`` is named: all copies of a source, or all of a group that is not
+    far too large, go together, and what else has one of their sides on either side is dropped as ``overlap``."""
 
     test_size: int = 1000
     """Pairs held out for testing where no ``test`` is named."""

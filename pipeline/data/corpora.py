@@ -4,6 +4,7 @@ A kind of corpus is a function from the configuration and some names to rows, an
 """
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, count, islice, zip_longest
@@ -140,19 +141,34 @@ def _files(corpus: CorpusConfig, names: list[str]) -> list[str]:
 
 
 def _couples(corpus: CorpusConfig, names: list[str]) -> list[str]:
-    return expand_couples(names)
+    kinds = [OTHER_KINDS[end] for end in Path(names[-1]).suffixes if end in OTHER_KINDS] if len(names) % 2 else []
+    if kinds:
+        raise ValueError(
+            f"corpora: {names[-1]} is no couple of files of kind {corpus.kind}: set corpora.kind={kinds[0]}"
+        )
+    files = expand_couples(names)
+    for source, target in zip(files[::2], files[1::2], strict=True):
+        if os.path.realpath(source) == os.path.realpath(target):
+            raise ValueError(f"corpora: {source} is both source and target: name the file of each side")
+    return files
 
 
 def _as_they_are(corpus: CorpusConfig, names: list[str]) -> list[str]:
     return names
 
 
+OTHER_KINDS = {
+    **{f".{kind}": kind for kind in ("tsv", "csv", "jsonl", "parquet", "arrow", "tmx", "xliff")},
+    **{".xlf": "xliff", ".po": "gettext", ".mo": "gettext"},
+}
+"""Kinds whose files do not come in couples, by the ends of their names."""
+
 LANGUAGES = ("source_language", "target_language")
 
 KINDS = {
     "text": Kind(text_pairs, _couples, named_files, ("encoding",)),
     "tsv": Kind(tsv_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
-    "csv": Kind(csv_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
+    "csv": Kind(csv_pairs, _files, named_files, ("encoding", "delimiter", *COLUMN_SETTINGS)),
     "jsonl": Kind(jsonl_pairs, _files, named_files, ("encoding", *COLUMN_SETTINGS)),
     "parquet": Kind(parquet_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS), seeks=True),
     "arrow": Kind(arrow_pairs, _files, named_files, (*LANGUAGES, *COLUMN_SETTINGS)),

@@ -15,6 +15,13 @@ BLOCK = 1 << 18
 LONGEST = 1 << 20
 """Characters of the longest line, and of the longest text of any other kind of file."""
 
+NO_TEXT = {
+    b"PAR1\x15": ("a Parquet file", "parquet"),
+    b"ARROW1\0\0": ("an Arrow file", "arrow"),
+    b"PK\3\4": ("a zip archive or an office document", ""),
+}
+"""What else is given as text, by what it begins with, and the kind of corpus that it may be."""
+
 COMPRESSIONS = {
     ".gz": ("gzip", re.compile(rb"\x1f\x8b")),
     ".bz2": ("bz2", re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")),
@@ -36,11 +43,16 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
         OSError: the file cannot be read.
     """
     name = shown(path)
-    remedy = ", or name its encoding (corpora.encoding=latin-1)" if encoding else ""
+    of_corpus = bool(encoding)
     encoding = encoding or "utf-8"
     decoder = _decoder(encoding)
     number, rest, finished = 0, "", False
     with open_binary(path) as file:
+        start = file.peek(8)
+        for magic, (what, kind) in NO_TEXT.items():
+            if start.startswith(magic):
+                remedy = f"set corpora.kind={kind}" if kind and of_corpus else "save its text as plain text"
+                raise ValueError(f"{name} is {what}: {remedy}")
         while not finished:
             block = file.read1(BLOCK)  # what there is, so that a terminal's line is answered at once
             finished = not block
@@ -63,6 +75,9 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
                 yield line.removesuffix("\r").removeprefix("\ufeff")
             number += len(lines)
             if wrong:
+                is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                likely = "utf-16" if is_utf16 else "latin-1"
+                remedy = f", or name its encoding (corpora.encoding={likely})" if of_corpus else ""
                 raise ValueError(_wrong_byte(wrong, encoding, f"{name}, line {number + 1}", rest) + remedy)
 
 

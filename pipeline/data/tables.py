@@ -18,6 +18,13 @@ import pyarrow.parquet as pq
 from pipeline.data.config import CorpusConfig
 from pipeline.data.lines import LONGEST, quoted, read_lines
 
+DELIMITERS = (
+    ("\t", "tabs", "tsv"),
+    (";", "semicolons", "csv and corpora.delimiter=;"),
+    (",", "commas", "csv"),
+)
+"""What may stand between cells, and the settings for it."""
+
 LISTS = ("language", "translation")
 """Columns inside another that hold a list each: how sets of the Hub keep translations into any languages."""
 
@@ -33,9 +40,10 @@ def tsv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...
 
 
 def csv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:
-    """Comma-separated columns (RFC 4180): a cell in quotes may hold commas, line ends, and quotes written twice."""
+    """Comma-separated columns (RFC 4180), or so with another delimiter: a cell in quotes may hold it, line ends, and
+    quotes written twice."""
     for name in names:
-        reader = _CsvRows(read_lines(name, corpus.encoding))
+        reader = _CsvRows(read_lines(name, corpus.encoding), corpus.delimiter)
         try:
             yield from _picked(corpus, reader, name)
         except csv.Error as error:
@@ -48,12 +56,12 @@ def csv_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...
 class _CsvRows:
     """Rows with the numbers of their last lines; ``csv.Error`` where one is none, or has no end."""
 
-    def __init__(self, lines: Iterator[str]):
-        self.lines = lines
+    def __init__(self, lines: Iterator[str], delimiter: str):
+        self.lines, self.delimiter = lines, delimiter
         self.line = self.size = 0
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
-        for cells in csv.reader(self.ended(), strict=True):
+        for cells in csv.reader(self.ended(), strict=True, delimiter=self.delimiter):
             yield self.line, cells
             self.size = 0
 
@@ -79,7 +87,9 @@ def _picked(corpus: CorpusConfig, rows: Iterable[tuple[int, list[str]]], name: s
                 yield tuple([cells[place] for place in places])
             except IndexError:
                 needed = max(places) + 1
-                raise ValueError(f"{name}, row {number}: {len(cells)} columns, but {needed} are needed") from None
+                raise ValueError(
+                    f"{name}, row {number}: {len(cells)} columns, but {needed} are needed{_otherwise(cells)}"
+                ) from None
 
 
 def _place(header: list[str], column: str, name: str) -> int:
@@ -87,8 +97,15 @@ def _place(header: list[str], column: str, name: str) -> int:
         raise ValueError(
             f"{name} has no column {column}, only {quoted(', '.join(header))}: set corpora.source_column and "
             "corpora.target_column to names in its first row, or to numbers from 1 if it has no header"
+            + _otherwise(header)
         )
     return header.index(column)
+
+
+def _otherwise(cells: list[str]) -> str:
+    """A remedy for a row that is one cell, and seems to be separated by other characters."""
+    found = [(name, kind) for mark, name, kind in DELIMITERS if len(cells) == 1 and mark in cells[0]]
+    return "".join(f"; if {name} separate them, set corpora.kind={kind}" for name, kind in found[:1])
 
 
 def jsonl_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:

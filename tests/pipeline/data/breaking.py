@@ -112,6 +112,19 @@ SEEDS = {
     "po": ("gettext", "a.po", PO),
     "mo": ("gettext", "a.mo", compiled((b"", b"Language: de\n"), (b"menu\4a", "é".encode()), (b"b\0bs", b"c\0d"))),
 }
+
+
+def files(path: Path, kind: str, content: bytes) -> list[str]:
+    """The names of a file with that content, and of another where they come in couples."""
+    path.write_bytes(content)
+    if kind not in ("text", "verses"):
+        return [str(path)]
+    other = path.with_name(f"target-{path.name}")
+    other.unlink(missing_ok=True)
+    other.hardlink_to(path)
+    return [str(path), str(other)]
+
+
 TOKENS = [
     *(b"\0", b"\n", b"\r", b"\xff\xfe", b'"', b"\\", b"\t", b",", b"\xf0\x9f", b"\xef\xbb\xbf", b"\xe2\x80\xa8"),
     *(b"<", b"</tu>", b"<tu>", b"<seg>", b"&x;", b"&#0;", b"]]>", b"<!--", b"<!DOCTYPE a [", b"<source>"),

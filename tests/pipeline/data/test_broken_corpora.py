@@ -12,7 +12,7 @@ from pipeline.config import Configuration, CorporaConfig, OutputConfig, Tokenize
 from pipeline.data.config import CorpusConfig, PreparationConfig
 from pipeline.data.corpora import identity, read_pairs
 from pipeline.data.preparation import Prepared, prepare
-from tests.pipeline.data.breaking import SEEDS, broken, examples, little_time_and_memory
+from tests.pipeline.data.breaking import SEEDS, broken, examples, files, little_time_and_memory
 from tests.pipeline.data.conftest import changed, content, write_lines
 from tests.pipeline.data.sword_modules import write_module
 
@@ -68,8 +68,7 @@ def test_a_broken_corpus_is_prepared_or_refused_in_one_line(plain, data, seed, s
         names = {}
         for each, text in (("train", whole), (split, data.draw(broken(whole)))):
             path = Path(folder) / f"{each}-{name}"
-            path.write_bytes(text)
-            names[each] = [str(path)] * (2 if kind in ("text", "verses") else 1)
+            names[each] = files(path, kind, text)
         encoding = "utf-16" if name.endswith("utf16") else "utf-8"
         corpora = CorporaConfig(kind=kind, encoding=encoding, valid_size=0, test_size=0, **names)
         cleaning = {"drop_identical": False, "drop_overlap": False, "near_overlap": 0}
@@ -83,9 +82,8 @@ def test_a_broken_corpus_is_prepared_or_refused_in_one_line(plain, data, seed, s
 def test_a_corpus_that_breaks_off_is_refused_however_often_it_is_asked_for(plain, tmp_path, split):
     """What was read before it broke off is there the second time, in shards."""
     whole = gzip.compress(b"".join(b"%0400d\n" % number for number in range(2000)), mtime=0)
-    (tmp_path / "whole.gz").write_bytes(whole)
-    (tmp_path / "off.gz").write_bytes(whole[:-20])
-    names = {"train": [str(tmp_path / "whole.gz")] * 2, split: [str(tmp_path / "off.gz")] * 2}
+    names = {"train": files(tmp_path / "whole.gz", "text", whole)}
+    names[split] = files(tmp_path / "off.gz", "text", whole[:-20])
     configuration = changed(
         plain, corpora=names, preparation={"shard_pairs": 500}, output={"data": str(tmp_path / "d")}
     )

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.corpora import read_pairs
-from tests.pipeline.data.breaking import PO, SEEDS, TMX, broken, examples, little_time_and_memory, written
+from tests.pipeline.data.breaking import PO, SEEDS, TMX, broken, examples, files, little_time_and_memory, written
 
 
 def read(folder: Path, kind: str, name: str, content: bytes) -> list[tuple] | str:
     """The first rows, or the complaint."""
-    (folder / name).write_bytes(content)
+    names = files(folder / name, kind, content)
     corpus = CorpusConfig(kind=kind, encoding="utf-16" if name.endswith("utf16") else "utf-8")
-    names = [str(folder / name)] * (2 if kind in ("text", "verses") else 1)
     try:
         rows = list(islice(read_pairs(corpus, names), 100_000))
     except (ValueError, OSError) as error:

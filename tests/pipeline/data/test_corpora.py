@@ -93,6 +93,20 @@ def test_a_file_without_partner_is_refused(folder):
         pairs(train=["a.en"])
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.tsv", "tsv"), ("b.tmx", "tmx"), ("*.xlf.gz", "xliff"), ("de.po", "gettext"), ("c.jsonl", "jsonl")],
+)
+def test_a_file_that_looks_like_one_of_another_kind_is_told(folder, name, kind):
+    with pytest.raises(ValueError, match=f"is no couple of files of kind text: set corpora.kind={kind}$"):
+        pairs(train=[name])
+
+
+def test_a_file_that_is_both_sides_is_refused(folder):
+    with pytest.raises(ValueError, match="corpora: a.en is both source and target: name the file of each side"):
+        pairs(train=[write("a.en", "x\n"), "./a.en"])
+
+
 def test_empty_files_are_no_data(folder):
     with pytest.raises(ValueError, match=r"corpora.train=.*no data"):
         pairs(train=[write("a.en", ""), write("a.de", "")])

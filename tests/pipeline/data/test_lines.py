@@ -170,3 +170,25 @@ def test_lines_before_a_wrong_byte_are_given_out_first(tmp_path):
     assert [next(lines), next(lines)] == ["one", "zwölf"]
     with pytest.raises(ValueError, match="line 3: byte 0xfc at position 2"):
         next(lines)
+
+
+def test_a_byte_order_mark_tells_the_encoding(tmp_path):
+    for encoding in ("utf-16-le", "utf-16-be"):
+        content = "\ufeffcafé\n".encode(encoding)
+        with pytest.raises(ValueError, match=r"text, line 1: .* is not utf-8: .*\(corpora.encoding=utf-16\)"):
+            lines_of(tmp_path, content, encoding="utf-8")
+        assert lines_of(tmp_path, content, encoding="utf-16") == ["café"]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"PAR1\x15\x04text", "text is a Parquet file: set corpora.kind=parquet"),
+        (b"ARROW1\0\0text", "text is an Arrow file: set corpora.kind=arrow"),
+        (b"PK\3\4text", "text is a zip archive or an office document: save its text as plain text"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told(tmp_path, content, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        lines_of(tmp_path, content, encoding="utf-8")
+    assert lines_of(tmp_path, b"PAR1 is a receptor\n", encoding="utf-8") == ["PAR1 is a receptor"]

@@ -97,6 +97,29 @@ def test_broken_csv_is_named_with_its_line(content, place):
     assert "\n" not in str(error.value)
 
 
+def test_cells_of_csv_may_have_another_character_between_them():
+    content = 'source;target\n"a; ""b""";c, d\n'
+    assert rows("csv", write("file", content), delimiter=";") == [('a; "b"', "c, d")]
+    with pytest.raises(ValueError, match="corpora: delimiter='::' must be one character, such as ;"):
+        CorpusConfig(delimiter="::")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mark", "remedy"),
+    [
+        ("csv", ";", "if semicolons separate them, set corpora.kind=csv and corpora.delimiter=;"),
+        ("csv", "\t", "if tabs separate them, set corpora.kind=tsv"),
+        ("tsv", ",", "if commas separate them, set corpora.kind=csv"),
+    ],
+)
+def test_a_table_that_is_separated_otherwise_is_told(kind, mark, remedy):
+    name = write("file", f"source{mark}target\none{mark}eins\n")
+    with pytest.raises(ValueError, match=f"file has no column source, .* if it has no header; {remedy}$"):
+        rows(kind, name)
+    with pytest.raises(ValueError, match=f"file, row 1: 1 columns, but 2 are needed; {remedy}$"):
+        rows(kind, name, source_column="1", target_column="2")
+
+
 def test_only_newlines_end_a_row():
     text = "a\u2028b\u2029c\x85d\x0ce\x1cf"
     assert rows("tsv", write("file", f"source\ttarget\n{text}\t{text}\n")) == [(text, text)]
