@@ -76,6 +76,7 @@ def save_model(
         new.mkdir(parents=True)
         _write_small_files(new, tokenizers, configuration)
         (new / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        weights = new / WEIGHTS
         metadata = {"format": "pt", "dragoman": str(FORMAT), "tokenizers": fingerprint(tokenizers)}
         # Not safetensors' save_model, which refuses weights that cuDNN has laid side by side in one piece of memory.
         state = model.state_dict()
@@ -84,7 +85,21 @@ def save_model(
             kept = stored.setdefault((state[name].data_ptr(), state[name].shape, state[name].stride()), name)
             if kept != name:
                 metadata[name] = kept
-        safetensors.torch.save_file({name: state[name] for name in stored.values()}, new / WEIGHTS, metadata)
+        try:
+            safetensors.torch.save_file({name: state[name] for name in stored.values()}, weights, metadata)
+        except safetensors.SafetensorError as error:
+            raise OSError(f"{folder / WEIGHTS} could not be written ({error})") from error
+        _sort_notes(weights)
+
+
+def _sort_notes(file: Path) -> None:
+    """Equal models are equal files: safetensors, whose header is JSON behind its length, writes notes in any order."""
+    with open(file, "r+b") as weights:
+        size = int.from_bytes(weights.read(8), "little")
+        header = json.loads(weights.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        weights.seek(8)
+        weights.write(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size))
 
 
 def load_model(path: str | Path) -> LoadedModel:

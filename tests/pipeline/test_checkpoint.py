@@ -109,6 +109,22 @@ def test_a_model_folder_replaces_the_one_before_and_leaves_nothing_else(tmp_path
     assert json.loads((tmp_path / "model" / "metrics.json").read_text()) == {"steps": 2}
 
 
+def test_equal_models_are_equal_files(tmp_path, model, tokenizers):
+    for number in range(8):
+        save_model(tmp_path / f"{number}", model, tokenizers, CONFIGURATION, {})
+    files = {(tmp_path / f"{number}" / "weights.safetensors").read_bytes() for number in range(8)}
+    assert len(files) == 1 and torch.equal(logits(load_model(tmp_path / "0").model), logits(model))
+
+
+def test_a_model_that_finds_the_disk_full_says_so(tmp_path, model, tokenizers, monkeypatch):
+    def save_file(*_):
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", save_file)
+    with pytest.raises(OSError, match=r"weights\.safetensors could not be written .*No space left on device"):
+        save_model(tmp_path / "model", model, tokenizers, CONFIGURATION, {})
+
+
 def test_a_tokenizer_of_another_model_is_refused_though_its_size_fits(tmp_path, model, tokenizers, others):
     assert tokenizers.source.vocab_size == others.source.vocab_size
     save_model(tmp_path / "model", model, tokenizers, CONFIGURATION, {})
