@@ -3,6 +3,7 @@
 python scripts/average.py --model runs/X --last 5 [--output F]
 """
 
+import warnings
 from pathlib import Path
 
 from command_line import main
@@ -20,9 +21,14 @@ def average(model: str, last: int = 5, output: str = "") -> None:
 
     if last < 1:
         raise ValueError(f"--last={last} must be at least 1")
-    found = checkpoints(model)[-last:]
+    found = checkpoints(model)
     if not found:
         raise ValueError(f"--model={model}: no checkpoints in {Path(model) / 'checkpoints'}; give a run folder")
+    if len(found) < last:
+        warnings.warn(
+            f"--last={last}, but {model} has {len(found)} (trainer.keep_last): all are averaged", stacklevel=2
+        )
+    found = found[-last:]
     folder = Path(output or Path(model) / f"average-{len(found)}")
     averaged = average_checkpoints(found)
     save_model(folder, averaged.model, averaged.tokenizers, averaged.configuration, averaged.metrics)

@@ -7,6 +7,7 @@ its update brings: a run that goes on from it repeats nothing and leaves nothing
 import dataclasses
 import math
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -50,6 +51,7 @@ class AfterUpdate(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             self.record = RunLog(self.run / "logs", trainer.global_step, self.validator.columns)
+            self.warn_of_warmup(trainer)
         self.signals.install()
         self.start_progress = self.module.progress()
         self.start_clock = self.clock = time.monotonic()
@@ -179,6 +181,21 @@ class AfterUpdate(Callback):
         self.row_seconds = self.row_waiting = 0.0
         return row
 
+    def warn_of_warmup(self, trainer: Trainer) -> None:
+        """Where training ends before the learning rate has reached its peak."""
+        warmup, data = self.configuration.optimizer.warmup_steps, trainer.datamodule
+        updates = {"max_steps": self.limits.max_steps}
+        if not data.stream:  # whose passes have as many updates as there happen to be
+            updates["max_epochs"] = self.limits.max_epochs * data.updates
+        for limit, number in updates.items():
+            if 0 < number < warmup:
+                warnings.warn(
+                    f"optimizer.warmup_steps={warmup} is more than the {number} updates that "
+                    f"trainer.{limit}={getattr(self.limits, limit)} allows: the learning rate gets to "
+                    f"{number / warmup:.1%} of its peak at most: lower optimizer.warmup_steps",
+                    stacklevel=2,
+                )
+
     def outlook(self) -> tuple[float, float]:
         """The share of the training that is done, and the seconds that the rest takes at this run's pace."""
         progress = self.module.progress()
@@ -239,7 +256,9 @@ class WholeFiles(TorchCheckpointIO):
             with written_whole(Path(path)) as new, open(new, "wb") as file:
                 torch.save(checkpoint, file)
         except (OSError, RuntimeError) as error:
-            raise OSError(f"{path} could not be written ({error}); the checkpoint before it is intact") from error
+            # What torch raises when it closes the file hides why it could not be written.
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
+            raise OSError(f"{path} could not be written ({reason}); the checkpoint before it is intact") from error
 
     def load_checkpoint(self, path, map_location=None, weights_only=True) -> dict:
         return read_checkpoint(path)

@@ -24,6 +24,8 @@ from pipeline.checkpoint import (
 from pipeline.cli import write_configuration
 from pipeline.config import Configuration, TrainerConfig
 from pipeline.data.datamodule import TranslationData
+from pipeline.data.execution import available_cores
+from pipeline.data.full_disk import full_disk_told
 from pipeline.data.preparation import prepare
 from pipeline.training.callbacks import AfterUpdate, WholeFiles, describe
 from pipeline.training.display import Display
@@ -49,7 +51,8 @@ def train(configuration: Configuration) -> None:
     if newest:
         check_continuation(newest, passport, module, trainer)
     if rank_zero_only.rank == 0:
-        begin_folder(run, configuration)
+        with full_disk_told(run):
+            begin_folder(run, configuration)
         display.say(
             f"{'going on with' if newest else 'training'} {run} {device_words(trainer)}"
             + (f", from update {step_of(newest):,}" if newest else "")
@@ -57,10 +60,11 @@ def train(configuration: Configuration) -> None:
     batching = configuration.batching
     advice = f"lower batching.tokens_per_batch={batching.tokens_per_batch}, raise trainer.accumulate_batches as much, "
     try:
-        with memory_advice(advice + "and choose another output.run"):
-            trainer.fit(module, datamodule=data, ckpt_path=newest)
-        if ending := after_update.standing.ending(configuration.trainer):
-            ship_the_better(trainer, after_update, ending)
+        with full_disk_told(run):
+            with memory_advice(advice + "and choose another output.run"):
+                trainer.fit(module, datamodule=data, ckpt_path=newest)
+            if ending := after_update.standing.ending(configuration.trainer):
+                ship_the_better(trainer, after_update, ending)
     except BaseException as error:
         if launcher := trainer.strategy.launcher:
             launcher.kill(signal.SIGKILL)  # the other ranks may wait for this one in vain
@@ -88,12 +92,17 @@ def build_trainer(config: TrainerConfig, after_update: AfterUpdate, new_data_eve
         raise ValueError("trainer.accelerator=gpu, but torch sees no GPU: use auto or cpu")
     if config.precision == "16" and not on_gpu:
         raise ValueError("trainer.precision=16 needs a GPU: use bf16, 32 or auto")
+    there = torch.cuda.device_count() if on_gpu else available_cores()
+    devices = config.devices or (there if on_gpu else 1)
+    if devices > there and on_gpu:
+        raise ValueError(f"trainer.devices={devices}, but torch sees {there} GPUs: lower it")
+    if devices > there and rank_zero_only.rank == 0:
+        warnings.warn(f"trainer.devices={devices} processes take turns on {there} cores: lower it", stacklevel=2)
     precision = config.precision
     if precision == "auto":
         precision = "bf16" if multiplies_bf16(on_gpu) else "32"
     if on_gpu:
         torch.set_float32_matmul_precision("high")
-    devices = config.devices or (torch.cuda.device_count() if on_gpu else 1)
     return Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         devices=devices,

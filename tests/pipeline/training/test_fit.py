@@ -3,23 +3,28 @@ import os
 import runpy
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from pytorch_lightning import Callback
 from torch.nn.functional import cross_entropy
 
 from pipeline.checkpoint import average_states, checkpoints, load_model, model_state, read_checkpoint, step_of
+from pipeline.config import TrainerConfig
 from pipeline.data.batching import collate
 from pipeline.data.tokenizer import PAD_ID
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import score
 from pipeline.inference.held_out import evaluate_models
 from pipeline.inference.translator import Translator
+from pipeline.training.callbacks import WholeFiles
 from pipeline.training.fit import fit
 from pipeline.training.module import TranslationModule
 from pipeline.training.optimizer import SCHEDULES
 from pipeline.training.signals import StopSignals
+from pipeline.training.training import build_trainer
 from tests.pipeline.training.conftest import PAIRS
 
 ROOT = Path(__file__).parents[3]
@@ -300,10 +305,43 @@ def test_a_full_disk_leaves_the_checkpoint_before(tiny, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full)
-        with pytest.raises(OSError, match=r"step-0000008\.ckpt could not be written .*No space left"):
+        told = (
+            r"step-0000008\.ckpt could not be written .*No space left.*: make room on the disk of .*run, and the same"
+        )
+        with pytest.raises(OSError, match=told):
             fit(configuration)
     left = {path.name for path in Path(configuration.output.run, "checkpoints").iterdir()}
     assert left == {"step-0000004.ckpt", "step-0000005.ckpt"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no file that is always full")
+def test_a_checkpoint_that_finds_the_disk_full_says_so(monkeypatch):
+    monkeypatch.setattr("pipeline.training.callbacks.written_whole", lambda path: nullcontext(Path("/dev/full")))
+    with pytest.raises(
+        OSError, match=r"some\.ckpt could not be written \(.*No space left on device\); the checkpoint bef"
+    ):
+        WholeFiles().save_checkpoint({"weights": torch.zeros(100_000)}, "some.ckpt")
+
+
+def test_a_warmup_that_is_longer_than_the_training_is_told(tiny):
+    with pytest.warns(UserWarning) as told:
+        fit(tiny(max_steps=2, max_epochs=1, optimizer=dict(warmup_steps=40), validation_sentences=0, metric="loss"))
+    texts = [str(warning.message) for warning in told if "warmup" in str(warning.message)]
+    assert texts[0] == (
+        "optimizer.warmup_steps=40 is more than the 2 updates that trainer.max_steps=2 allows: the learning rate gets "
+        "to 5.0% of its peak at most: lower optimizer.warmup_steps"
+    )
+    assert len(texts) == 2 and "updates that trainer.max_epochs=1 allows" in texts[1]
+
+
+def test_more_devices_than_there_are_are_told(monkeypatch):
+    monkeypatch.setattr("pipeline.training.training.available_cores", lambda: 2)
+    with pytest.warns(UserWarning, match="trainer.devices=9 processes take turns on 2 cores: lower it"):
+        build_trainer(TrainerConfig(devices=9, accelerator="cpu", precision="32"), Callback())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="trainer.devices=9, but torch sees 1 GPUs: lower it"):
+        build_trainer(TrainerConfig(devices=9, precision="32"), Callback())
 
 
 def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tiny):
@@ -388,6 +426,8 @@ def test_the_last_checkpoints_can_be_averaged_by_hand(tiny, capsys):
     assert load_model(run / "average-2").metrics == {"average_of_steps": [10, 12]}
     with pytest.raises(ValueError, match=r"--model=.*model: no checkpoints in"):
         average(model=str(run / "model"))
+    with pytest.warns(UserWarning, match=r"--last=50, but .*run has 3 \(trainer.keep_last\): all are averaged"):
+        average(model=str(run), last=50)
     with pytest.raises(ValueError, match="--last=0 must be at least 1"):
         average(model=str(run), last=0)
 
