@@ -3,7 +3,8 @@
 from command_line import Given, main
 
 from pipeline.config import SearchConfig
-from pipeline.inference.evaluation import evaluate_files, show, show_all
+from pipeline.inference.evaluation import evaluate_files, show
+from pipeline.inference.outputs import require_output
 
 
 def evaluate(
@@ -27,14 +28,15 @@ def evaluate(
         target_language: code that decides how BLEU tells words (zh, ja, ko); by default the model's
         to: of models of several languages (corpora.tags), the one to translate into; without it, all held-out ones
         compatibility: add the lower-cased BLEU that older papers' comes closest to
-        json: file for the scores in JSON; - for stdout
+        json: file for the scores in JSON, an object, or a list of one for each direction; - for stdout
     """
+    require_output("json", json, [source, reference, *hypothesis, *model])
     if model and not hypothesis:
         from pipeline.inference.held_out import evaluate_models  # slow to import: not for --help
 
-        show_all(evaluate_models(model, source, reference, target_language, compatibility, search, to), json)
+        show(evaluate_models(model, source, reference, target_language, compatibility, search, to), json)
     elif hypothesis and reference and not (model or source or to or search):
-        show(*evaluate_files(hypothesis, reference, target_language, compatibility), json)
+        show([evaluate_files(hypothesis, reference, target_language, compatibility)], json)
     else:
         raise ValueError(
             "give --model runs/X, or --hypothesis FILE and --reference FILE, without what only a model has a use for"

@@ -98,6 +98,14 @@ def test_a_mistake_in_the_configuration_is_one_line(call, yaml, flags, status, m
         ("evaluate.py", ["--model", "runs/nowhere"], "runs/nowhere: no such file or folder"),
         ("evaluate.py", ["--hypothesis", "nowhere.txt", "--reference", "nowhere.txt"], "nowhere.txt"),
         ("evaluate.py", [], "give --model runs/X, or --hypothesis FILE and --reference FILE"),
+        ("evaluate.py", ["--hypothesis", "h", "--reference", "r", "--json", "r"], "--json=r is an input itself"),
+        ("score.py", ["--model", "m", "--pairs", "p.tsv", "--output", "p.tsv"], "--output=p.tsv is an input itself"),
+        ("attention.py", ["word", "--model", "m", "--output", "/dev/null"], "/dev/null is no folder to write into"),
+        (
+            "export.py",
+            ["--model", "m", "--format", "safetensors", "--output", "/dev/null/x"],
+            "/dev/null is no folder to write into",
+        ),
     ],
 )
 def test_what_is_not_there_is_named_in_one_line(call, script, arguments, message, tmp_path, monkeypatch):

@@ -1,10 +1,7 @@
 """Text around the model: rows read from a file, a pipe or whoever types, and answered in order into another."""
 
 import dataclasses
-import gzip
 import math
-import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,22 +9,20 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
-from pipeline.checkpoint import written_whole
 from pipeline.config import require
 from pipeline.data.arrivals import as_they_arrive
 from pipeline.data.progress import progress
 from pipeline.inference.jobs import Job, fingerprint, model_files
+from pipeline.inference.outputs import STANDARD_OUTPUT, is_new_or_regular, require_output, written
 from pipeline.inference.paragraphs import ParagraphTranslator
 from pipeline.inference.protection import ProtectingTranslator
 from pipeline.inference.records import Form, Row, Rows, typed
 from pipeline.inference.sharding import on_devices
 from pipeline.inference.translator import Translator
-
-STANDARD_OUTPUT = ("-", "/dev/stdout")
 
 SPEED_ONLY = ("tokens_per_batch",)
 """Settings of the search that change no translation."""
@@ -57,17 +52,14 @@ def translate(
             cannot be written.
     """
     is_file = isinstance(source, str) and Path(source).is_file()
+    require_output("output", output, [*([source] if is_file else []), *models])
     read = partial(form.read, source) if isinstance(source, str) else lambda: typed(source, form)
     total = None if isinstance(source, str) and not is_file else sum(1 for _ in read())
     require(
         "ensemble" not in search or len(models) > 1,
         f"search.ensemble={search.get('ensemble')} has no effect on one model: name several, with commas",
     )
-    require(
-        not is_file or Path(source).resolve() != Path(output).resolve(),
-        f"--output={output} is the input itself, which would be lost: name another file",
-    )
-    job = Job(output, _made_from(models, source, form, search, how)) if is_file and _is_new_or_regular(output) else None
+    job = Job(output, _made_from(models, source, form, search, how)) if is_file and is_new_or_regular(output) else None
     done = job.rows if job else 0
     with _ended_by_sigterm(), on_devices(partial(load, models, **how), devices) as model:
         settings = model.search.changed(search)
@@ -112,37 +104,6 @@ def load(
     if protect:
         translator = ProtectingTranslator(translator, protect)
     return ParagraphTranslator(translator) if document else translator
-
-
-@contextmanager
-def written(path: str) -> Iterator[TextIO]:
-    """A file to write text to, UTF-8 with plain newlines, gzipped if it is named ``.gz``; ``-`` is the standard output.
-
-    A regular file takes its name when it is complete. Devices, pipes and what is open already are written to as they
-    are.
-    """
-    text = {"mode": "wt", "encoding": "utf-8", "newline": "\n"}
-    opened = gzip.open if path.endswith(".gz") else open
-    if path in STANDARD_OUTPUT:
-        require(sys.stdout is not None, "the standard output is closed: name a file with --output")
-        yield sys.stdout
-    elif not _is_new_or_regular(path):
-        with opened(path if (descriptor := _descriptor(path)) is None else os.dup(descriptor), **text) as file:
-            yield file
-    else:
-        with written_whole(Path(path).resolve()) as new, opened(new, **text) as file:
-            yield file
-
-
-def _is_new_or_regular(path: str) -> bool:
-    is_open = path in STANDARD_OUTPUT or _descriptor(path) is not None
-    return not is_open and (Path(path).is_file() or not Path(path).exists())
-
-
-def _descriptor(path: str) -> int | None:
-    """The number of what is open already under this name: opened once more, it would be written from its start on."""
-    found = re.fullmatch(r"/dev/(stderr)|(?:/dev|/proc/self)/fd/(\d+)", path)
-    return found and (2 if found[1] else int(found[2]))
 
 
 def _made_from(models: list[str], source: str, form: Form, search: dict, how: dict) -> dict:

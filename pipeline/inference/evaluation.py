@@ -19,7 +19,9 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
+from pipeline.data.languages import scripts_of
 from pipeline.data.lines import read_lines
+from pipeline.inference.outputs import STANDARD_OUTPUT, written
 
 METRICS = ("bleu", "chrf", "ter")
 
@@ -93,12 +95,19 @@ def bleu_tokenizer(target_language: str) -> str:
     return tokenizer
 
 
-def doubts(translations: Sequence[str], references: Sequence[str], scores: dict[str, Score]) -> list[str]:
+def doubts(
+    translations: Sequence[str], references: Sequence[str], scores: dict[str, Score], target_language: str = ""
+) -> list[str]:
     """What speaks against taking the scores at face value, a sentence each."""
     found = []
-    if empty := sum(not text.strip() for text in translations):
-        found.append(f"{empty} of {len(translations)} translations are empty")
+    if target_language and not _is_known(target_language):
+        found.append(
+            f"{target_language} is the code of no known language, so BLEU tells words by their spaces; Chinese is zh, "
+            "Japanese ja, Korean ko: correct --target_language, or corpora.target_language"
+        )
     for name, lines in (("translations", translations), ("references", references)):
+        if empty := sum(not line.strip() for line in lines):
+            found.append(f"{empty} of {len(lines)} {name} are empty")
         if _looks_tokenised(lines):
             found.append(
                 f"the {name} look tokenised or cut into pieces: scores compare only on plain text, so detokenise them"
@@ -170,7 +179,8 @@ def evaluate(
         scores = score(translations, on.references, on.target_language, metrics)
     except ValueError as error:
         raise ValueError(f"{system}: {error}") from error
-    return Evaluation(system, translations, scores, doubts(translations, on.references, scores), search or {})
+    found = doubts(translations, on.references, scores, on.target_language)
+    return Evaluation(system, translations, scores, found, search or {})
 
 
 def evaluate_files(
@@ -181,34 +191,28 @@ def evaluate_files(
     return [evaluate(path, list(read_lines(path)), on, compatibility) for path in paths], on
 
 
-def show(evaluations: Sequence[Evaluation], on: EvaluationSet, json_path: str = "") -> None:
-    """Print the scores as a table, doubts on stderr, and write them as JSON (``-``: to stdout, the table to stderr)."""
-    p_values = {}
-    if len(evaluations) > 1:
-        systems = {evaluation.system: evaluation.translations for evaluation in evaluations}
-        p_values = differences(systems, on.references, on.target_language)
-    console = Console(file=sys.stderr if json_path == "-" else sys.stdout, highlight=False, markup=False)
-    console.print(as_table(evaluations, on, p_values))
-    for name, (_, signature, _) in evaluations[0].scores.items():
-        console.print(f"{TITLES[name]}: {signature}", soft_wrap=True)
-    if p_values:
-        console.print(f"p: paired bootstrap against {evaluations[0].system}, 1000 samples", soft_wrap=True)
-    for evaluation in evaluations:
-        for warning in evaluation.warnings:
-            print(f"warning: {evaluation.system}: {warning}", file=sys.stderr)
-    if json_path == "-":
-        print(as_json(evaluations, on, p_values), end="")
-    elif json_path:
-        Path(json_path).parent.mkdir(parents=True, exist_ok=True)
-        Path(json_path).write_text(as_json(evaluations, on, p_values), encoding="utf-8")
-
-
-def show_all(results: Sequence[tuple[Sequence[Evaluation], EvaluationSet]], json_path: str = "") -> None:
-    """``show`` for each set; of several, each set's JSON has the set's name before its suffix."""
+def show(results: Sequence[tuple[Sequence[Evaluation], EvaluationSet]], json_path: str = "") -> None:
+    """Print the scores on each set as a table, and doubts on stderr; write them as JSON, an object, or of several sets
+    a list of objects (``-``: to stdout, the tables to stderr)."""
+    console = Console(file=sys.stderr if json_path in STANDARD_OUTPUT else sys.stdout, highlight=False, markup=False)
+    described = []
     for evaluations, on in results:
-        path = Path(json_path)
-        several = len(results) > 1 and json_path not in ("", "-")
-        show(evaluations, on, str(path.with_name(f"{path.stem}.{on.name}{path.suffix}")) if several else json_path)
+        p_values = {}
+        if len(evaluations) > 1:
+            systems = {evaluation.system: evaluation.translations for evaluation in evaluations}
+            p_values = differences(systems, on.references, on.target_language)
+        console.print(as_table(evaluations, on, p_values))
+        for name, (_, signature, _) in evaluations[0].scores.items():
+            console.print(f"{TITLES[name]}: {signature}", soft_wrap=True)
+        if p_values:
+            console.print(f"p: paired bootstrap against {evaluations[0].system}, 1000 samples", soft_wrap=True)
+        for evaluation in evaluations:
+            for warning in evaluation.warnings:
+                print(f"warning: {evaluation.system}: {warning}", file=sys.stderr)
+        described.append(description(evaluations, on, p_values))
+    if json_path:
+        with written(json_path) as file:
+            file.write(as_json(described if len(described) > 1 else described[0]))
 
 
 def as_table(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> Table:
@@ -227,7 +231,7 @@ def as_table(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dic
     return table
 
 
-def as_json(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> str:
+def description(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict) -> dict:
     """The scores for programs."""
     systems = [
         {
@@ -239,12 +243,15 @@ def as_json(evaluations: Sequence[Evaluation], on: EvaluationSet, p_values: dict
         }
         for evaluation in evaluations
     ]
-    content = {
+    return {
         "evaluation_set": on.name,
         "sentences": len(on.references),
         "target_language": on.target_language,
         "systems": systems,
     }
+
+
+def as_json(content: dict | list[dict]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -256,13 +263,24 @@ def write_evaluation(folder: Path, evaluation: Evaluation, on: EvaluationSet) ->
     folder.mkdir(parents=True)
     columns = {"source": on.sources, "reference": on.references, "translation": evaluation.translations}
     for name, lines in columns.items():
-        text = "".join(re.sub(r"\s*[\r\n]+\s*", " ", line) + "\n" for line in lines)
-        (folder / f"{name}.txt").write_text(text, encoding="utf-8", newline="\n")
+        (folder / f"{name}.txt").write_text(as_lines(lines), encoding="utf-8", newline="\n")
     with open(folder / "sentences.jsonl", "w", encoding="utf-8") as file:
         for row in zip(*columns.values(), strict=True):
             bleu = sentence_bleu(row[2], row[1], on.target_language)
             print(json.dumps(dict(zip(columns, row, strict=True)) | {"bleu": bleu}, ensure_ascii=False), file=file)
-    (folder / "scores.json").write_text(as_json([evaluation], on, {}), encoding="utf-8")
+    (folder / "scores.json").write_text(as_json(description([evaluation], on, {})), encoding="utf-8")
+
+
+def is_of_set(folder: Path, on: EvaluationSet) -> bool:
+    """Whether a folder that ``write_evaluation`` has filled is of these sentences."""
+    sides = {"source": on.sources, "reference": on.references}
+    files = {folder / f"{name}.txt": as_lines(lines).encode() for name, lines in sides.items()}
+    return all(file.is_file() and file.read_bytes() == text for file, text in files.items())
+
+
+def as_lines(texts: Sequence[str]) -> str:
+    """One line each, whatever ends of lines they have."""
+    return "".join(re.sub(r"\s*[\r\n]+\s*", " ", text) + "\n" for text in texts)
 
 
 _DETAILS = ("bp", "sys_len", "ref_len", "precisions", "totals")
@@ -282,6 +300,11 @@ def _code(language: str) -> str:
     """The two-letter code of the languages that need a tokenizer of their own."""
     code = re.split(r"[-_]", language.lower())[0]
     return {"zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
+
+
+def _is_known(language: str) -> bool:
+    """There are thousands of codes of three letters; those of two are nearly all in ``SCRIPTS``."""
+    return bool(re.fullmatch(r"[a-z]{3}", re.split(r"[-_]", language.lower())[0]) or scripts_of(language))
 
 
 def _looks_tokenised(lines: Sequence[str]) -> bool:

@@ -28,6 +28,7 @@ from pipeline.data.tokenizer import SPECIAL_PIECES, Tokenizers
 from pipeline.inference.agreement import Agreement, agreement, score_errors
 from pipeline.inference.engine import Engine, Source, TorchEngine
 from pipeline.inference.exported import require_as_ours, write_small_files
+from pipeline.inference.outputs import require_place
 from pipeline.inference.vocabulary import Vocabulary
 
 FOREIGN = ("ctranslate2", "huggingface")
@@ -77,6 +78,7 @@ def export(
         not folder.exists() or (folder / EXPORT).is_file(),
         f"--output={folder} is there, and is no export: name another folder",
     )
+    require_place(f"--output={folder}", folder)
     model, tokenizers, configuration, _ = load_model(path)
     configuration = replace(configuration, search=configuration.search.changed(search))
     writer.refuse(configuration.model)

@@ -1,6 +1,8 @@
 """Models put to the test: on the sentences that were held out when they were trained, or on given ones."""
 
 import dataclasses
+import itertools
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -11,9 +13,19 @@ from pipeline.checkpoint import LoadedModel, fingerprint, load_model, written_wh
 from pipeline.data.lines import read_lines
 from pipeline.data.preparation import Prepared
 from pipeline.inference.engine import TorchEngine
-from pipeline.inference.evaluation import Evaluation, EvaluationSet, bleu_tokenizer, evaluate, write_evaluation
+from pipeline.inference.evaluation import (
+    Evaluation,
+    EvaluationSet,
+    bleu_tokenizer,
+    evaluate,
+    is_of_set,
+    write_evaluation,
+)
 from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import Vocabulary
+
+RESERVED = re.compile(r"(test|valid)(\.[^.]+-[^.]+)*")
+"""Names of the sets that a run has itself, also by direction and by checkpoint."""
 
 
 def evaluate_models(
@@ -25,8 +37,8 @@ def evaluate_models(
     search: dict | None = None,
     to: str = "",
 ) -> list[tuple[list[Evaluation], EvaluationSet]]:
-    """Each model's evaluation, kept in its run folder as ``evaluations/NAME``; for models of several directions, that
-    of each direction.
+    """Each model's evaluation, kept in its run folder as ``evaluations/NAME`` where that may be written; for models of
+    several directions, that of each direction.
 
     Args:
         source, reference: files, one sentence a line; without them it is the models' own test set.
@@ -58,10 +70,14 @@ def evaluate_models(
             on = on._replace(target_language=target_language or on.target_language or translator.languages[1])
             bleu_tokenizer(on.target_language)
             print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)
-            translations = translator.translate(on.sources, settings)
+            found = [best for best, *_ in translator.hypotheses(on.sources, settings)]
+            translations = [each.text for each in found]
             evaluation = evaluate(path, translations, on, compatibility, dataclasses.asdict(settings))
-            with written_whole(evaluation_folder(Path(path), on)) as new:
-                write_evaluation(new, evaluation, on)
+            if cut := sum(not each.finished for each in found):
+                evaluation.warnings.append(
+                    f"{cut} of {len(found)} translations were cut by the length limit: see search.max_length_ratio"
+                )
+            keep(path, evaluation, on, its_own=not source)
             evaluations[-1].append(evaluation)
             sets[number] = on
     return [(list(each), on) for each, on in zip(zip(*evaluations, strict=True), sets, strict=True)]
@@ -113,8 +129,26 @@ def own_test_sets(path: str, model: LoadedModel, to: str = "") -> list[Evaluatio
     return sets
 
 
-def evaluation_folder(model: Path, on: EvaluationSet) -> Path:
-    """Where an evaluation of a run, a model folder or a checkpoint is kept."""
+def keep(path: str, evaluation: Evaluation, on: EvaluationSet, its_own: bool) -> None:
+    """Write an evaluation beside its model, or warn where that may not be."""
+    try:
+        folder = evaluation_folder(Path(path), on, its_own)
+        with written_whole(folder) as new:
+            write_evaluation(new, evaluation, on)
+    except OSError as error:
+        warnings.warn(f"{path}: the evaluation on {on.name} is shown, and not kept: {error}", stacklevel=2)
+    else:
+        print(f"{path}: the evaluation is kept in {folder}", file=sys.stderr)
+
+
+def evaluation_folder(model: Path, on: EvaluationSet, its_own: bool) -> Path:
+    """Where an evaluation of a run, a model folder or a checkpoint is kept: under the name of its set, and where given
+    sentences would take the place of others, or of the run's own, with a number."""
+    home, ending = model, ""
     if model.is_file():
-        return model.parents[1] / "evaluations" / f"{on.name}.{model.stem}"
-    return model / "evaluations" / on.name
+        home, ending = model.parent, f".{model.stem}"
+        home = home.parent if home.name == "checkpoints" else home
+    numbered = (f"{on.name}.{number}" for number in itertools.count(2))
+    names = itertools.chain([on.name] if its_own or not RESERVED.fullmatch(on.name) else [], numbered)
+    folders = (home / "evaluations" / f"{name}{ending}" for name in names)
+    return next(folder for folder in folders if its_own or not folder.exists() or is_of_set(folder, on))

@@ -8,13 +8,14 @@ complete.
 import fcntl
 import gzip
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from pipeline.checkpoint import to_disk
 from pipeline.config import require
+from pipeline.inference.outputs import disk_named
 
 
 class Job:
@@ -33,26 +34,35 @@ class Job:
         self.record = self.path.with_name(f"{self.path.name}.partial.json")
         self.made_from = made_from
         self.rows = self.bytes = 0
-        self.file: BinaryIO | None = None
+        self.file: io.BufferedWriter | None = None
         if self.partial.exists() and self.partial.stat().st_size:
             self._read_record()
             self._open()
 
     def append(self, text: str, rows: int) -> None:
         """:raises ValueError: another process writes the same file."""
-        if not self.file:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
+        remedy = f"{self.rows} rows are done; make room, and the same command goes on there"
+        with disk_named(self.partial, remedy):
+            if not self.file:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._open()
+                self._write_record()
+            content = text.encode()
+            if self.path.suffix == ".gz":
+                content = gzip.compress(content, mtime=0)  # such pieces one after the other are a gzip file
+            self._write(content)
+            self.rows += rows
+            self.bytes += len(content)
             self._write_record()
-        content = text.encode()
-        if self.path.suffix == ".gz":
-            content = gzip.compress(content, mtime=0)  # such pieces one after the other are a gzip file
-        self.file.write(content)
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.rows += rows
-        self.bytes += len(content)
-        self._write_record()
+
+    def _write(self, content: bytes) -> None:
+        try:
+            self.file.write(content)
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        except OSError:
+            self.file.raw.close()  # or Python tries once more when it ends, and complains
+            raise
 
     def finish(self) -> None:
         """Give the file its name."""

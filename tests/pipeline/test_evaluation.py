@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.inference.evaluation import (
     EvaluationSet,
-    as_json,
+    description,
     differences,
     doubts,
     evaluate,
@@ -80,6 +80,14 @@ def test_tokenised_text_is_scored_as_it_is_and_doubted(translations, bleu):
     assert any("references look tokenised" in doubt for doubt in doubts(PLAIN, translations, scores))
 
 
+def test_blank_references_and_unknown_languages_are_doubted():
+    scores = score(PLAIN, ["", " "])
+    assert "2 of 2 references are empty" in doubts(PLAIN, ["", " "], scores)
+    for code, is_doubted in (("jp", True), ("german", True), ("de-AT", False), ("deu", False), ("zh_Hant", False)):
+        found = doubts(PLAIN, PLAIN, scores, code)
+        assert any(f"{code} is the code of no known language" in each for each in found) == is_doubted
+
+
 def test_plain_text_is_not_doubted():
     scores = score(PLAIN, PLAIN)
     assert values(PLAIN, PLAIN)["bleu"] == 100
@@ -139,8 +147,19 @@ def test_equal_systems_do_not_differ_and_unlike_ones_do():
 
 def test_scores_are_written_into_a_folder_that_is_not_there_yet(tmp_path, capsys):
     on = EvaluationSet("news", ["ein"], ["one two three four"], "en")
-    show([evaluate("rival", ["one two three four"], on)], on, str(tmp_path / "new" / "scores.json"))
+    show([([evaluate("rival", ["one two three four"], on)], on)], str(tmp_path / "new" / "scores.json"))
     assert json.loads((tmp_path / "new" / "scores.json").read_text("utf-8"))["evaluation_set"] == "news"
+
+
+def test_the_scores_on_several_sets_are_one_document(tmp_path, capsys):
+    sets = [EvaluationSet(name, ["ein"], ["one two three four"], "en") for name in ("test.de-en", "test.fr-en")]
+    results = [([evaluate("system", ["one two three four"], on)], on) for on in sets]
+    show(results, str(tmp_path / "scores.json"))
+    assert "test.de-en" in capsys.readouterr().out
+    show(results, "-")
+    said = json.loads(capsys.readouterr().out)
+    assert said == json.loads((tmp_path / "scores.json").read_text("utf-8"))
+    assert [each["evaluation_set"] for each in said] == ["test.de-en", "test.fr-en"]
 
 
 def test_an_evaluation_is_written_with_all_that_scoring_it_again_needs(tmp_path):
@@ -151,7 +170,7 @@ def test_an_evaluation_is_written_with_all_that_scoring_it_again_needs(tmp_path)
     translations = (tmp_path / "test/translation.txt").read_text("utf-8").splitlines()
     references = (tmp_path / "test/reference.txt").read_text("utf-8").splitlines()
     written = json.loads((tmp_path / "test/scores.json").read_text("utf-8"))
-    assert written == json.loads(as_json([evaluation], on, {}))
+    assert written == json.loads(json.dumps(description([evaluation], on, {})))
     (system,) = written["systems"]
     assert list(system["scores"]) == ["bleu", "bleu_lowercased", "chrf", "ter"]
     assert system["scores"]["bleu"]["value"] == score(translations, references)["bleu"].value

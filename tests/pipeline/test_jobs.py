@@ -1,5 +1,6 @@
 """A job that is ended anywhere and begun again makes the file that an undisturbed one makes."""
 
+import errno
 import gzip
 import json
 import os
@@ -144,3 +145,19 @@ def test_the_files_of_a_model_are_known_by_their_content(tmp_path):
     before = fingerprint(*model_files(run))
     (model / "weights").write_text("weightz")
     assert fingerprint(*model_files(run)) != before
+
+
+def test_a_full_disk_is_named_and_the_job_goes_on_when_there_is_room(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "out"
+    job = Job(path, MADE_FROM)
+    job.append(*PARTS[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left on device: 1 rows are done; make room, and the same") as told:
+            job.append(*PARTS[1])
+    assert told.value.filename == str(job.partial)
+    go_on(path)
+    assert whole(path) == "ein\x85s\n\n\ndrei\n"

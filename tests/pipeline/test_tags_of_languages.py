@@ -14,7 +14,7 @@ from pipeline.data.preparation import Prepared, prepare
 from pipeline.data.tokenizer import train_tokenizers
 from pipeline.inference.attention import attended
 from pipeline.inference.documents import load
-from pipeline.inference.evaluation import show_all
+from pipeline.inference.evaluation import show
 from pipeline.inference.held_out import evaluate_models
 from pipeline.inference.scoring import score_pairs
 from pipeline.inference.translator import Translator
@@ -161,9 +161,9 @@ def test_each_direction_of_a_model_is_evaluated_on_its_own_test_data(run, tmp_pa
         assert {source.split()[0] for source in on.sources} == {on.target_language}
         assert first.translations == second.translations == model.into(on.target_language).translate(on.sources)
         assert (run / "evaluations" / on.name / "scores.json").exists()
-    show_all(results, str(tmp_path / "scores.json"))
-    read = {path.name: json.loads(path.read_text())["evaluation_set"] for path in tmp_path.iterdir()}
-    assert read == {f"scores.{name}.json": name for name in ("test.en-de", "test.en-fr")}
+    show(results, str(tmp_path / "scores.json"))
+    read = json.loads((tmp_path / "scores.json").read_text())
+    assert [each["evaluation_set"] for each in read] == ["test.en-de", "test.en-fr"]
     ((_, only),) = evaluate_models([str(run)], to="fr")
     assert only.name == "test.en-fr"
     with pytest.raises(ValueError, match="holds no test data into es|--to es"):
