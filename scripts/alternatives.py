@@ -18,11 +18,11 @@ def alternatives(
     """Show how else a translation could go on.
 
     Writes a row per alternative, separated by tabs: the probability of its first token after the prefix, the score of
-    the best translation that goes on with it, and that translation.
+    the best translation that goes on with it, and that translation: the prefix itself, where it may end there.
 
     Args:
         sentence: What is translated, in quotes.
-        model: A run folder (its best model), a model folder, or a checkpoint.
+        model: A run folder (its best model), a model folder, or a checkpoint; one, and no export.
         prefix: How the translation begins.
         count: Alternatives, the most probable first.
     """
@@ -30,7 +30,7 @@ def alternatives(
         raise ValueError(f"{len(sentence)} sentences given: give one, in quotes")
     from pipeline.inference import scoring, translator  # slow to import: not for --help
 
-    trained = translator.Translator.load(model)
+    trained = translator.Translator.load(model.split(","))
     rows = scoring.alternatives(trained, *sentence, prefix, count, trained.search.changed(search))
     for probability, found in rows:
         print(f"{probability:.4f}\t{found.score:.4f}\t{found.text}")

@@ -24,18 +24,17 @@ def attention(
 
     Args:
         sentence: What is translated, in quotes.
-        model: A run folder (its best model), a model folder, or a checkpoint.
+        model: A run folder (its best model), a model folder, or a checkpoint; one, and no export.
         translation: Its translation; if it is not given, the model's own.
         output: Folder of attention.html, and of encoder.png, decoder.png and cross.png, which need matplotlib.
         layer: Of cross-attention, for the alignment: from 1; 0 is the last but one, or the only one.
     """
     if len(sentence) != 1:
         raise ValueError(f"{len(sentence)} sentences given: give one, in quotes")
-    if Path(output).exists() and not Path(output).is_dir():
-        raise ValueError(f"--output={output} is a file: give a folder")
-    from pipeline.inference import attention, attention_page, attention_pictures, translator  # slow to import
+    from pipeline.inference import attention, attention_page, attention_pictures, outputs, translator  # slow to import
 
-    trained = translator.Translator.load(model)
+    outputs.require_place(f"--output={output}", Path(output, "attention.html"))
+    trained = translator.Translator.load(model.split(","))
     shown = attention.attended(trained, *sentence, translation or None, trained.search.changed(search))
     html, links = Path(output, "attention.html"), shown.alignment(layer)
     attention_page.write_page(shown, html, model, layer)

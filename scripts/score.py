@@ -1,7 +1,5 @@
 """python scripts/score.py --model runs/X --source F --target G [--json] [--output F]"""
 
-from dataclasses import replace
-
 from command_line import Given, main
 
 from pipeline.config import ScoreConfig
@@ -32,11 +30,12 @@ def score(
         output: A file, which appears when it is complete; - is the standard output.
         json: Write one JSON object per pair, which holds the texts too; scores of minus infinity are null.
     """
-    from pipeline.inference import scoring, translator  # slow to import: not for --help
+    from pipeline.inference import outputs, scoring, translator  # slow to import: not for --help
 
+    outputs.require_output("output", output, [source, target, pairs, model])
     read = scoring.read_pairs(source, target, pairs)
-    trained = translator.Translator.load(model)
-    scoring.write_scores(trained, read, replace(trained.search, **search), output, json)
+    trained = translator.Translator.load(model.split(","))
+    scoring.write_scores(trained, read, trained.search.changed(search), output, json)
 
 
 if __name__ == "__main__":

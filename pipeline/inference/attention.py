@@ -14,6 +14,7 @@ from pipeline.data.batching import collate
 from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, SPECIAL_PIECES, UNK_ID, Tokenizer, tag
 from pipeline.inference.alignment import alignment, raw_words
+from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translation import Translation
 from pipeline.inference.translator import Translator
 
@@ -72,6 +73,9 @@ def attended(
         ValueError: the model has no attention, the sentence is blank, or a text is too long.
     """
     search = search or translator.search
+    require(
+        isinstance(translator.engine, TorchEngine), "one model is looked into, no export and no ensemble: name one run"
+    )
     config = translator.engine.model.config
     require(config.attention != "none", f"model.attention={config.attention}: this model has no attention to show")
     source_ids, source = _encode(translator, translator.tokenizers.source, "sentence", sentence, search)

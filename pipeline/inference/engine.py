@@ -252,7 +252,7 @@ def _search_batch(
         "forbidden_ids": vocabulary.forbidden_ids,
         "length": LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty),
         "repetition": search.repetition_penalty,
-        "rules": _rules(search, sources, banned, device),
+        "rules": rules_of(search, sources, banned, device),
     }
     if search.method == "sampling":
         found = sample(
@@ -286,9 +286,10 @@ def _mean_bonus(decoders: Sequence[Coverage], state: EnsembleState) -> Tensor:
     return sum(each.bonus(part) for each, part in zip(decoders, state.states, strict=True)) / len(decoders)
 
 
-def _rules(
+def rules_of(
     search: SearchConfig, sources: Sequence[Source], banned: Sequence[Sequence[int]], device: torch.device
 ) -> list[Rule]:
+    """What ``search`` forbids in the translations of these sources."""
     rules: list[Rule] = [MinLength(search.min_length, EOS_ID)] if search.min_length else []
     if search.no_repeat_ngram:
         rules.append(NoRepeatNgram(search.no_repeat_ngram))

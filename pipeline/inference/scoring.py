@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 
 from models.length import LENGTH_NORMALISATIONS
-from models.search import score_targets
+from models.search import normalised, score_targets
 from pipeline.config import CorporaConfig, SearchConfig, require, require_positions
 from pipeline.data.batching import BatchPlan, collate
 from pipeline.data.cleaning import normalise
 from pipeline.data.corpora import KINDS
 from pipeline.data.lines import read_aligned, read_lines, shown
 from pipeline.data.progress import progress
-from pipeline.data.tokenizer import EOS_ID, PAD_ID
-from pipeline.inference.documents import written
-from pipeline.inference.engine import Source, TorchEngine
+from pipeline.data.tokenizer import EOS_ID, PAD_ID, UNK_ID
+from pipeline.inference.engine import Source, TorchEngine, rules_of
+from pipeline.inference.outputs import written
 from pipeline.inference.translator import Translation, Translator
 
 
@@ -103,15 +103,17 @@ class Alternative(NamedTuple):
 def alternatives(
     translator: Translator, sentence: str, prefix: str, count: int, search: SearchConfig | None = None
 ) -> list[Alternative]:
-    """The ``count`` most probable tokens after a translation's beginning, each with the best translation that goes on
-    with it; most probable token first. The end of the sentence is none of them, and a token stays where it makes a
-    banned word certain.
+    """The most probable continuations of a translation that begins with ``prefix``, by their first token, which may be
+    the end; nothing that ``search`` forbids is among them.
 
     Raises:
-        ValueError: the sentence is blank or too long, or more alternatives are wanted than there are tokens.
+        ValueError: the sentence is blank or too long, the prefix cannot be spelled, more alternatives are wanted than
+            there are tokens, or ``search`` draws samples.
     """
     search = search or translator.search
     engine = _torch_engine(translator)
+    require(search.method == "beam", "search.method=sampling draws, and alternatives are looked for: leave it out")
+    engine.require(search)
     [ids], [begun] = (
         translator.source_ids([sentence]),
         translator.tokenizers.target.encode([normalise(prefix, translator.unicode_form)]),
@@ -122,18 +124,24 @@ def alternatives(
         f"the sentence has {len(ids)} tokens, more than search.max_source_tokens={search.max_source_tokens}: give a "
         "shorter one, or raise that",
     )
+    require(UNK_ID not in begun, f'--prefix="{prefix}" has a character that the model cannot write: leave it out')
     batch = collate([(ids, begun)], update_tokens=0)
     memory = engine.model.encode(batch.source.to(engine.device))
-    logits = engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)[0, -1]).float()
-    logits[list(engine.vocabulary.forbidden_ids)] = -math.inf
-    probabilities = logits.softmax(-1)
-    probabilities[EOS_ID] = 0
-    possible = int((probabilities > 0).sum())
+    logits = engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)[:, -1])
+    said = torch.tensor([begun], dtype=torch.long, device=engine.device)
+    log_probs = normalised(logits, said.new_tensor(engine.vocabulary.forbidden_ids), said, search.repetition_penalty)
+    for rule in rules_of(search, [Source(tuple(ids))], translator.banned(search), engine.device):
+        rule(log_probs, said, said.new_zeros(1))
+    possible = int((log_probs > -math.inf).sum())
     require(1 <= count <= possible, f"{count} alternatives are not to be had: ask for 1 to {possible}")
-    best, tokens = probabilities.topk(count)
-    found = translator.search_for([Source(tuple(ids), (*begun, token)) for token in tokens.tolist()], search)
+    best, tokens = (column.tolist() for column in log_probs[0].exp().topk(count))
+    asked = [Source(tuple(ids), (*begun, token)) for token in tokens if token != EOS_ID]
+    going_on = iter(translator.search_for(asked, search))
+    [ended], [text] = score_ids(engine, [ids], [begun], search), translator.tokenizers.target.decode([begun])
+    end = Translation(text, ended.score, True, tuple(begun))
     return [
-        Alternative(probability, translation) for probability, (translation,) in zip(best.tolist(), found, strict=True)
+        Alternative(probability, end if token == EOS_ID else next(going_on)[0])
+        for probability, token in zip(best, tokens, strict=True)
     ]
 
 

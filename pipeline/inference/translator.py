@@ -36,8 +36,8 @@ WIDEST_BEAM = 100
 """Of a second search, for n-best lists in which equal texts have left room."""
 
 LONG = 50
-"""Tokens of a line that is doubted to have been translated as a whole, if it has several sentences and its translation
-not half as many tokens."""
+"""Tokens of a line of two sentences that is doubted to have been translated as a whole, where its translation has not
+half as many; one of three sentences or more is at any length."""
 
 
 class Passage(NamedTuple):
@@ -77,7 +77,8 @@ class Translator:
         self.languages = next((each for each in directions if each[1] == self.to), directions[0])
         self.undivided: re.Pattern | None = None
         """What an over-long sentence is not cut in."""
-        self.has_advised = False
+        self.advised: set[str] = set()
+        """What has been said once."""
 
     @classmethod
     def of(cls, model: EncoderDecoder, tokenizers: Tokenizers, configuration: Configuration) -> "Translator":
@@ -236,9 +237,7 @@ class Translator:
     def _distinct(
         self, sources: Sequence[Source], search: SearchConfig, num_hypotheses: int
     ) -> list[list[Translation]]:
-        spaced = blank(self.languages[1]) != ""
-        phrases = [normalise(phrase, self.unicode_form) for phrase in search.banned]
-        banned = spellings(phrases, self.tokenizers.target, spaced) if phrases else []
+        banned = self.banned(search)
         for term in {term for source in sources for term in source.terms if banned}:
             if any(contains(term, phrase) for phrase in banned):
                 [text] = self.tokenizers.target.decode([list(term)])
@@ -246,8 +245,20 @@ class Translator:
         asked_for, widened = _candidates(search, num_hypotheses)
         options = {"banned": banned} if banned else {}
         hypotheses = self.engine.search(sources, widened, asked_for, **options)
-        refused = pattern(phrases, spaced) if phrases else None
+        refused = pattern(self._phrases(search), self._spaced) if search.banned else None
         return [distinct(_best_first(texts, search, refused, self.languages[1])) for texts in self._texts(hypotheses)]
+
+    def banned(self, search: SearchConfig) -> list[tuple[int, ...]]:
+        """What ``search`` bans, in pieces."""
+        return spellings(self._phrases(search), self.tokenizers.target, self._spaced) if search.banned else []
+
+    def _phrases(self, search: SearchConfig) -> list[str]:
+        return [normalise(phrase, self.unicode_form) for phrase in search.banned]
+
+    @property
+    def _spaced(self) -> bool:
+        """Whether the language translated into has blanks between its words."""
+        return blank(self.languages[1]) != ""
 
     def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text's pieces, after the tag of the language asked for; none of a blank text.
@@ -316,19 +327,33 @@ class Translator:
     def _advise(
         self, rows: Sequence[Sequence[Passage]], found: Sequence[Sequence[Translation]], numbers: Sequence[int]
     ) -> None:
-        """Say once that a line of several sentences seems to have lost some."""
-        for passages, translations, number in zip(rows, found, numbers, strict=True):
-            if self.has_advised or len(passages) != 1:
-                continue
-            text, read, written = passages[0].text, len(passages[0].source.ids), len(translations[0].ids)
-            if read < LONG or 2 * written >= read or len(sentences(text, self.languages[0])) == 1:
-                continue
-            self.has_advised = True
-            warnings.warn(
-                f"sentence {number} is several, and the {read} tokens they have became {written}: models that learned "
-                "from single sentences lose what goes beyond; --document translates sentence by sentence",
-                stacklevel=3,
-            )
+        """Say once of each what nobody sees in a translation: that the length limit has cut it, and that of several
+        sentences some seem to be lost."""
+        for passages, (best, *_), number in zip(rows, found, numbers, strict=True):
+            if not best.finished and best.ids != passages[0].source.prefix:
+                self._say_once(
+                    "limit",
+                    f"the length limit has cut the translation of sentence {number}, and perhaps others: --scores "
+                    "tells which; search.max_length_ratio and search.max_length_extra raise it",
+                )
+            if len(passages) == 1 and self._seems_to_lack_sentences(passages[0], best):
+                self._say_once(
+                    "lost",
+                    f"sentence {number} is several, and the {len(passages[0].source.ids)} tokens they have became "
+                    f"{len(best.ids)}: models that learned from single sentences lose what goes beyond; --document "
+                    "translates sentence by sentence",
+                )
+
+    def _seems_to_lack_sentences(self, passage: Passage, translation: Translation) -> bool:
+        if 2 * len(translation.ids) >= len(passage.source.ids):
+            return False
+        count = len(sentences(passage.text, self.languages[0]))
+        return count > 2 or (count == 2 and len(passage.source.ids) >= LONG)
+
+    def _say_once(self, what: str, message: str) -> None:
+        if what not in self.advised:
+            self.advised.add(what)
+            warnings.warn(message, stacklevel=4)
 
     def _asked(self, sentence: Sentence, number: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Prefix and terms in pieces."""

@@ -161,7 +161,7 @@ def test_alternatives_begin_with_the_prefix_and_differ_in_the_token_after(transl
         probabilities = [each.probability for each in found]
         assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) < 1
         assert all(each.translation.text.startswith(prefix) for each in found)
-        assert len({each.translation.text for each in found}) == 5
+        assert len({each.translation.ids for each in found}) == 5
         (begun,) = tokenizer.encode([prefix])
         (source,) = translator.tokenizers.source.encode(["two old trees"])
         model = translator.engine.model
@@ -169,7 +169,7 @@ def test_alternatives_begin_with_the_prefix_and_differ_in_the_token_after(transl
             hidden = model.decode(torch.tensor([[2, *begun]]), model.encode(torch.tensor([[*source, 3]])))
             logits = translator.engine.project(hidden[0, -1])
         logits[[0, 1, 2]] = -math.inf
-        assert probabilities[0] == pytest.approx(logits.softmax(-1)[4:].max().item(), rel=1e-5)
+        assert probabilities == pytest.approx(logits.softmax(-1).topk(5).values.tolist(), rel=1e-5)
 
 
 def test_the_best_alternative_at_the_start_is_where_greedy_search_goes(translator):
@@ -179,13 +179,30 @@ def test_the_best_alternative_at_the_start_is_where_greedy_search_goes(translato
     assert best.translation.text == greedy.text and best.translation.score == pytest.approx(greedy.score)
 
 
-def test_alternatives_go_on_without_banned_words(translator):
-    free = alternatives(translator, "two old trees", "", 3)
-    word = free[0].translation.text.split()[-1]
-    held = alternatives(translator, "two old trees", "", 3, settings(translator, banned=[word]))
-    assert [each.probability for each in held] == [each.probability for each in free]
-    assert held[0].translation.text != free[0].translation.text
-    assert not held[0].translation.text.endswith(f" {word}")
+def test_the_end_is_an_alternative_where_it_is_likely_and_allowed(translator):
+    for prefix in ("", "the cat"):
+        (begun,) = map(tuple, translator.tokenizers.target.encode([prefix]))
+        found = alternatives(translator, "two old trees", prefix, 5)
+        (end,) = [each.translation for each in found if each.translation.ids == begun]  # this model wishes for it
+        (scored,) = score_pairs(translator, [("two old trees", prefix)])
+        assert end.text == prefix and end.finished and end.score == pytest.approx(scored.score)
+        roomy = settings(translator, min_length=12, max_length_extra=20)
+        longer = alternatives(translator, "two old trees", prefix, 5, roomy)
+        assert all(each.translation.ids != begun for each in longer)
+
+
+def test_what_is_banned_is_no_alternative(translator):
+    free = alternatives(translator, "two old trees", "", 4)
+    word = next(each.translation.text for each in free if each.translation.text).split()[0]
+    held = alternatives(translator, "two old trees", "", 4, settings(translator, banned=[word]))
+    assert all(word not in each.translation.text.split() for each in held)
+
+
+def test_samples_and_what_cannot_be_spelled_are_refused_as_alternatives(translator):
+    with pytest.raises(ValueError, match="search.method=sampling draws, and alternatives are looked for: leave it out"):
+        alternatives(translator, "seen", "", 1, settings(translator, method="sampling"))
+    with pytest.raises(ValueError, match='--prefix="a 漢" has a character that the model cannot write: leave it out'):
+        alternatives(translator, "seen", "a 漢", 1)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,7 @@
 
 import copy
 import dataclasses
-import gzip
-import os
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +13,6 @@ from pipeline.checkpoint import build_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
-from pipeline.inference.documents import written
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
 from pipeline.inference.translator import Translator
@@ -349,6 +344,26 @@ def test_a_line_that_lost_most_of_its_sentences_is_told_of_once(translator):
         whole.hypotheses(["cat " * 100], roomy, numbers=[8])
 
 
+def test_a_line_of_three_sentences_is_looked_at_at_any_length(translator):
+    short = Translator(Echo([Hypothesis([5, 5], -1.0, True)]), translator.tokenizers, translator.configuration)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        short.hypotheses(["the cat sat. a mat was seen."], numbers=[8])
+    with pytest.warns(UserWarning, match="sentence 9 is several"):
+        short.hypotheses(["the cat sat. a mat. that garden."], numbers=[9])
+
+
+def test_a_translation_that_the_limit_has_cut_is_told_of_once(translator):
+    (ids,) = translator.tokenizers.target.encode(["the cat"])
+    cut = Translator(Echo([Hypothesis(ids, -1.0, False)]), translator.tokenizers, translator.configuration)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        cut.hypotheses([Sentence("a mat", prefix="the cat"), "", "seen", "garden"], numbers=[6, 7, 8, 9])
+        cut.hypotheses(["seen"], numbers=[10])
+    assert len(told) == 1
+    assert str(told[0].message).startswith("the length limit has cut the translation of sentence 8, and perhaps others")
+
+
 def test_a_term_that_is_banned_is_refused(translator):
     search = settings(translator, banned=["cat"])
     for term in ("cat", "Cat", "old cats", "the cat sat"):
@@ -404,40 +419,3 @@ def test_settings_that_need_more_positions_than_the_model_has_learned_are_refuse
     assert not short.hypotheses([longest])[0][0].finished  # it took all 43
     with pytest.raises(ValueError, match=r"search.max_source_tokens=43 may take 44 positions, more than model.max_p"):
         short.translate([longest], dataclasses.replace(search, max_source_tokens=43))
-
-
-def test_a_file_takes_its_name_when_it_is_complete(tmp_path, capsys):
-    path = tmp_path / "out.txt"
-    with pytest.raises(KeyboardInterrupt), written(str(path)) as file:
-        file.write("half")
-        assert not path.exists()
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
-    for name, opened in (("out.txt", open), ("out.gz", gzip.open)):
-        with written(str(tmp_path / name)) as file:
-            file.write("ein\x85s\n\n")
-        with opened(tmp_path / name, "rb") as file:
-            assert file.read() == "ein\x85s\n\n".encode()
-    with written("-") as file:
-        file.write("said\n")
-    assert capsys.readouterr().out == "said\n"
-
-
-def test_a_closed_standard_output_is_named(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(ValueError, match="the standard output is closed: name a file with --output"), written("-"):
-        pass
-
-
-def test_a_device_a_link_and_a_folder_keep_what_they_are(tmp_path):
-    with written(os.devnull) as file:
-        file.write("gone")
-    assert not Path(os.devnull).is_file()
-    target, link = tmp_path / "target", tmp_path / "link"
-    link.symlink_to(target)
-    with written(str(link)) as file:
-        file.write("through")
-    assert link.is_symlink() and target.read_text() == "through"
-    with pytest.raises(IsADirectoryError), written(str(tmp_path)) as file:
-        file.write("over")
-    assert target.exists()
