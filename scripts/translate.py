@@ -44,7 +44,8 @@ def translate(
         scores: Write a table of line number, score, "end" or "limit" (what stopped it), text; or fields in objects.
         add: More fields: pieces, word alignment from attention (Pharaoh's format), terms, or the prefix, that it lacks.
         document: Lines are paragraphs, translated sentence by sentence; layout and blank lines stay.
-        protect: Kinds of spans that come out unchanged.
+        protect: Kinds of spans that come out unchanged: url (http, https, ftp, www), email, number, placeholder (%s
+            %1$d %@ %1 %% %(x)s {x} {{x}} %{x} ${x} $x) and tag (<b>, </0>, <!-- x -->, &amp;).
         engine: What searches; those of others take a folder that scripts/export.py wrote.
         precision: Of products of matrices; auto is bf16 on a GPU that has it; int8 is for CPUs.
         devices: Processes that share the work, on a GPU each, or on a CPU's cores; 0 is all GPUs.

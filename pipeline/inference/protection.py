@@ -31,13 +31,19 @@ from pipeline.inference.tags import Tag, pairs, put_back, taken_out
 from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
 from pipeline.inference.translator import Passage, Translator
 
-# All take time in proportion to the text: a match begins where no longer one could have begun, and what may be repeated
-# is followed by something else than itself.
+URL = r"[^\s<>\"'()。，、；：！？（）「」『』【】]"
+"""What an address has, parentheses apart, which come in pairs."""
+
+# All take time in proportion to the text: a match begins where no longer one could have begun, what may be repeated is
+# followed by something else than itself, and none looks beyond the place where the next of its kind would begin.
 PATTERNS = {
-    "tag": r"</?[A-Za-z][^<>]*>",
-    "placeholder": r"\{\{[^{}]*\}\}|\$?\{[^{}]*\}"
-    r"|%(?:\([^()]*\)|\d{1,2}\$)?[-+#]{0,3}\d{0,4}(?:\.\d{1,4})?[diouxXeEfFgGcrs](?![A-Za-z])",
-    "url": r"(?:https?://|ftp://|www\.)[^\s<>\"'。，、；：！？（）「」『』【】]*[\w/#=&%+~-]",
+    "tag": r"<!--(?:[^<-]|<(?!!--)|-(?!->))*-->"
+    r"""|</?(?:[A-Za-z](?:[^<>=]|=\s*(?:"[^"<]*"|'[^'<]*'|(?![\s"'])))*|\d{1,4}\s?/?)>"""
+    r"|&(?:[A-Za-z][A-Za-z\d]{1,31}|#\d{1,7}|#[xX][A-Fa-f\d]{1,6});",
+    "placeholder": r"%%|\{\{[^{}]*\}\}|[$%]?\{[^{}]*\}|\$[A-Za-z_][A-Za-z_\d]*"
+    r"|%(?!'s)(?:\([^()]*\)|\d{1,2}\$)?[-+#']{0,4}(?:\d{0,4}|\*)(?:\.(?:\d{1,4}|\*))?"
+    r"(?:(?:hh?|ll?|[Ljtz])?[diouxXeEfFgGcrspn](?![A-Za-z])|@)|%L?\d{1,2}(?!\d)",
+    "url": rf"(?i:https?://|ftp://|www\.){URL}*(?:\({URL}*\){URL}*)*(?<=[\w/#=&%+~)-])(?<!://)",
     "email": r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     "number": r"(?<!\w)(?<!\d[.,:/'’-])[-+−]?\d+(?:[.,:/'’-]\d+)*(?!\w|[.,:/'’-]\d)",
 }

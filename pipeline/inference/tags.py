@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-NAME = re.compile(r"</?([A-Za-z][^\s/>]*)")
+NAME = re.compile(r"</?([A-Za-z\d!][^\s/>]*)")
+"""Of a tag; a comment has one as well, which nothing closes."""
 
 
 def pairs(tags: Sequence[str]) -> dict[int, int]:
