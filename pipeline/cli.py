@@ -129,9 +129,9 @@ def _parser(function: Callable, program: str) -> ArgumentParser:
         elif kind is bool:
             parser.add_argument(f"--{name}", action=ActionYesNo, default=parameter.default, help=help_text)
         elif typing.get_origin(kind) is list:
-            (item,), plural = typing.get_args(kind), "+" if required else "*"
+            (item,) = typing.get_args(kind)
             given = {"required": True, "default": []} if required else {"default": parameter.default}
-            parser.add_argument(f"--{name}", nargs=plural, type=item, help=help_text, **given)
+            parser.add_argument(f"--{name}", nargs="+", type=item, help=help_text, **given)
         else:
             default = {} if required else {"default": parameter.default}
             parser.add_argument(f"--{name}", type=kind, required=required, help=help_text, **default)
@@ -222,7 +222,9 @@ def _plain(message: str, parser: ArgumentParser) -> str:
     message = " ".join(message.split())
     if unread := re.search(r"""Parser key "(\w+)": Unable to load config '(.*?)' - (.*)""", message):
         option, path, reason = unread.groups()
-        reason = "no such file, or no options in it" if "Unable to load config" in reason else reason
+        if "Unable to load config" in reason:
+            is_locked = os.path.exists(path) and not os.access(path, os.R_OK)
+            reason = "it may not be read: change who may" if is_locked else "no such file, or no options in it"
         return f"--{option}={path}: {reason}"
     if inner := re.search(r"""Parser key "(\w+)": .*NestedArg\(key='([\w.]+)'""", message):
         return f"unknown option {inner[1]}.{inner[2]}: --{inner[1]} takes a value and has no options"
@@ -237,6 +239,10 @@ def _plain(message: str, parser: ArgumentParser) -> str:
         expected = f"one of {choices[1]}" if choices else re.sub(r"<class '(\w+)'>", r"\1", expected)
         example = " such as '[first, second]'" if expected.lower().startswith("list") else ""
         return f"{option}={value}: expected {expected}{example}"
+    if empty := re.search(r"argument --([\w.]+): expected at least one argument", message):
+        (metavar,) = [action.metavar for action in parser._actions if f"--{empty[1]}" in action.option_strings]
+        some = f"some of {metavar}, with blanks between" if metavar else "one or more"
+        return f"--{empty[1]} names nothing: give {some}"
     number = re.search(r"""Parser key "(\w+)"(?: element \d+)?: Not of type (\w+): (?:.*'(.*)'$|(\S+))""", message)
     if number:
         option, kind, *value = number.groups()

@@ -292,6 +292,7 @@ class SearchConfig(ScoreConfig):
         needs = dict.fromkeys(("temperature", "top_k", "top_p", "seed"), sampling) | {
             "diversity_penalty": (search.diverse_groups > 1, "search.diverse_groups"),
             "candidates": (search.minimum_bayes_risk != "none", "search.minimum_bayes_risk"),
+            "length_penalty": (search.length_normalisation != "none", "a search.length_normalisation that is not none"),
         }
         for name, (has_effect, other) in needs.items():
             require(

@@ -115,6 +115,10 @@ def test_a_file_of_fields_that_cannot_be_read_is_named_once(error_of, tmp_path, 
         ({"seed": 2, "beam_size": 3}, "search.seed=2 has no effect without search.method=sampling"),
         ({"candidates": 8}, "search.candidates=8 has no effect without search.minimum_bayes_risk"),
         ({"diversity_penalty": 1.0}, "search.diversity_penalty=1.0 has no effect without search.diverse_groups"),
+        (
+            {"length_normalisation": "none", "length_penalty": 0.6},
+            "search.length_penalty=0.6 has no effect without a search.length_normalisation that is not none: set that",
+        ),
         ({"beam_size": 20_000}, "search.beam_size=20000 must be at most 1000"),
         ({"max_length_ratio": 1e6}, "search.max_length_ratio=1000000.0 must be at most 100"),
         ({"repetition_penalty": 0.0}, "search.repetition_penalty=0.0 must be more than 0"),
@@ -299,6 +303,10 @@ def test_values_of_a_list_are_checked_and_other_words_told_where_they_go(error_o
             f"--kinds={words[-1]}: expected some of 'url', 'number', with blanks between; what is none of them goes "
             "before the options, or after --"
         )
+    assert error_of(protect, "--kinds") == (
+        2,
+        "verb.py: error: --kinds names nothing: give some of {url,number}, with blanks between",
+    )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
