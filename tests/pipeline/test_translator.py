@@ -349,6 +349,8 @@ def test_a_line_of_three_sentences_is_looked_at_at_any_length(translator):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         short.hypotheses(["the cat sat. a mat was seen."], numbers=[8])
+        whole = Translator(Echo([Hypothesis([5] * 40, -1.0, True)]), translator.tokenizers, translator.configuration)
+        whole.hypotheses(["the cat sat. a mat. that garden."], numbers=[8])
     with pytest.warns(UserWarning, match="sentence 9 is several"):
         short.hypotheses(["the cat sat. a mat. that garden."], numbers=[9])
 
