@@ -296,6 +296,7 @@ def _write_small_files(folder: Path, tokenizers: Tokenizers, configuration: Conf
 
 def _load_folder(folder: Path) -> LoadedModel:
     file = folder / WEIGHTS
+    open(file, "rb").close()  # where it may not be read, safetensors would say that there is none
     try:
         with safetensors.safe_open(file, framework="pt") as weights:
             metadata = weights.metadata() or {}
