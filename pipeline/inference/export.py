@@ -9,6 +9,7 @@ formula for positions: each gives other scores. A folder that fails does not app
 import json
 import random
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -42,8 +43,11 @@ SCORE_ERROR = {"float32": 1e-3, "float16": 0.01, "int16": 0.05, "bfloat16": 0.05
 average in others. int8's is also that of int8_float16 and int8_bfloat16."""
 
 LEAST_CHRF = {"float32": 99.0, "float16": 97.0, "int16": 97.0, "bfloat16": 95.0, "int8": 90.0}
-"""Of translations by rounded weights against the model's own. In 32 bits
-greedy ones are equal but for ties, and a beam may be stopped in another place."""
+"""Of translations by rounded weights against the model's own. In 32 bits greedy ones are equal but for ties, and a beam
+may be stopped in another place."""
+
+LEAST_EQUAL = 0.99
+"""Of the lines that a beam search in 32 bits translates; fewer are told of."""
 
 
 def export(
@@ -140,7 +144,7 @@ def plain_searches(search: SearchConfig) -> list[SearchConfig]:
 
 
 def check_translations(found: Sequence[Agreement], quantization: str) -> None:
-    """Of greedy search, and of any other.
+    """Of greedy search, and of any other; warns of an engine that ends its beams much too early.
 
     Raises:
         ValueError: the engine's translations are not the model's, or other than rounding explains.
@@ -159,6 +163,12 @@ def check_translations(found: Sequence[Agreement], quantization: str) -> None:
             f"the translations in {quantization} have chrF {each.chrf:.1f} against the model's own, less than {least}: "
             "nothing was written; choose a wider type",
         )
+        if quantization == "float32" and each.beam_size > 1 and each.equal < LEAST_EQUAL * each.lines:
+            warnings.warn(
+                f"with a beam of {each.beam_size} the engine translates {each.lines - each.equal} of {each.lines} lines "
+                "in another way: it ends a search before what is better is found, which our own engine does not",
+                stacklevel=2,
+            )
 
 
 def _check_error(average: float, greatest: float, quantization: str) -> None:

@@ -281,6 +281,12 @@ SAME = Agreement(
 )
 
 
+def test_a_beam_that_ends_too_early_is_told_of():
+    with pytest.warns(UserWarning, match="with a beam of 5 the engine translates 2 of 100 lines in another way"):
+        check_translations([SAME, SAME._replace(beam_size=5, equal=98, chrf=99.5)], "float32")
+
+
+@pytest.mark.filterwarnings("error")
 def test_rounding_is_allowed_for_and_no_more():
     check_translations([SAME], "float32")
     check_translations([SAME._replace(equal=99)], "float32")  # a tie
