@@ -165,8 +165,8 @@ def check_translations(found: Sequence[Agreement], quantization: str) -> None:
         )
         if quantization == "float32" and each.beam_size > 1 and each.equal < LEAST_EQUAL * each.lines:
             warnings.warn(
-                f"with a beam of {each.beam_size} the engine translates {each.lines - each.equal} of {each.lines} lines "
-                "in another way: it ends a search before what is better is found, which our own engine does not",
+                f"with a beam of {each.beam_size} the engine translates {each.lines - each.equal} of {each.lines} "
+                "lines in another way: it ends a search before what is better is found, which our own engine does not",
                 stacklevel=2,
             )
 
