@@ -2,16 +2,26 @@
 Loading scripts are never run.
 """
 
+import codecs
+import io
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import datasets
 import pyarrow as pa
+import pyarrow.json
+from datasets.packaged_modules.json import json as datasets_json
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.lines import quoted
 from pipeline.data.tables import BATCH, column_pairs, column_paths
+
+NULL_ROW = re.compile(rb"[\r\n]\s*null")
+"""A row of JSON lines that is ``null``, or a line of a longer row."""
 
 
 def hub_pairs(corpus: CorpusConfig, splits: list[str], start: int = 0) -> Iterator[tuple[str | None, ...]]:
@@ -53,6 +63,20 @@ def _readable(tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
         yield from tables
     except Exception as error:
         raise ValueError(f"{name}: {_reason(error)}") from error
+
+
+def _read_json(file: BinaryIO, read_options: pyarrow.json.ReadOptions, **options: Any) -> pa.Table:
+    """``pyarrow.json.read_json``, which a block that begins with ``null`` would end the process of
+    (apache/arrow#47409): it is a row without values, as it is further on in a block."""
+    content = file.read()
+    after_row = b"{}\n" + content.removeprefix(codecs.BOM_UTF8)
+    if not NULL_ROW.search(after_row):
+        return pyarrow.json.read_json(io.BytesIO(content), read_options, **options)
+    one_block = pyarrow.json.ReadOptions(block_size=len(after_row))
+    return pyarrow.json.read_json(io.BytesIO(after_row), one_block, **options).slice(1)
+
+
+datasets_json.paj = SimpleNamespace(**vars(pyarrow.json) | {"read_json": _read_json})
 
 
 def _reason(error: Exception) -> str:

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.config import Configuration, CorporaConfig, OutputConfig, TokenizerConfig
@@ -123,13 +123,15 @@ FOLDER = {
 
 
 @examples(15)
-@given(data=st.data(), name=st.sampled_from(sorted(FOLDER)))
-def test_a_broken_folder_of_a_data_set_gives_rows_or_one_line(data, name):
+@given(st.sampled_from(sorted(FOLDER)).flatmap(lambda name: st.tuples(st.just(name), broken(FOLDER[name]))))
+@example(("train.jsonl", b"null\n" + FOLDER["train.jsonl"]))
+@example(("train.jsonl", b"null"))
+@example(("train.json", b'[null, {"source": "one", "target": "eins"}]'))
+def test_a_broken_folder_of_a_data_set_gives_rows_or_one_line(file):
+    name, content = file
     with tempfile.TemporaryDirectory() as folder:
         if name == "README.md":
             (Path(folder) / "train.jsonl").write_bytes(FOLDER["train.jsonl"])
-        content = data.draw(broken(FOLDER[name]))
-        assume(b"null" not in content)  # a line of which crashes pyarrow, which datasets reads JSON with
         (Path(folder) / name).write_bytes(content)
         with little_time_and_memory():
             rows_or_one_line(CorpusConfig(kind="hub", name=folder, train=["train"]))

@@ -1,3 +1,4 @@
+import gzip
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -44,6 +45,25 @@ def test_a_set_may_list_the_languages_of_each_row():
     assert rows() == [("one", "eins"), (None, "zwei")]
     assert rows(source_column="translation.fr", target_column="translation.en") == [(None, "one"), ("deux", None)]
     assert list(read_pairs(CorpusConfig(kind="parquet"), ["set/train.parquet"])) == rows()
+
+
+@pytest.mark.parametrize("split", ["train", "train[:100%]"])
+def test_a_row_that_is_null_has_no_texts_wherever_it_stands(split):
+    row = b'{"source": "one", "target": "eins"}\n'
+    many = 4 * 327_680 // len(row)  # of several of the blocks that the file is read in
+    for content, expected in {
+        b"null\n" + row: "nr",
+        b"\xef\xbb\xbf \r\n null" + row + b"null": "nrn",
+        row + b"null\n" * 100_000 + row * many: "r" + "n" * 100_000 + "r" * many,
+    }.items():
+        Path("set/train.jsonl").write_bytes(content)
+        read = list(read_pairs(CorpusConfig(kind="hub", name="set"), [split]))
+        assert read == [("one", "eins") if row == "r" else (None, None) for row in expected]
+
+
+def test_a_list_of_rows_may_hold_null_and_be_compressed():
+    Path("set/train.json.gz").write_bytes(gzip.compress(b'[null, {"source": "one", "target": "eins"}, null]'))
+    assert rows() == [(None, None), ("one", "eins"), (None, None)]
 
 
 class NoSuchSet(BaseHTTPRequestHandler):
