@@ -26,10 +26,11 @@ from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import UNK_ID
 from pipeline.inference.attention import attended
 from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
+from pipeline.inference.passages import Passage
 from pipeline.inference.segmentation import LETTER
 from pipeline.inference.tags import Tag, pairs, put_back, taken_out
 from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
-from pipeline.inference.translator import Passage, Translator
+from pipeline.inference.translator import Translator
 
 URL = r"[^\s<>\"'()。，、；：！？（）「」『』【】]"
 """What an address has, parentheses apart, which come in pairs."""

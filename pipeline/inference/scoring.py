@@ -19,7 +19,8 @@ from pipeline.data.progress import progress
 from pipeline.data.tokenizer import EOS_ID, PAD_ID, UNK_ID
 from pipeline.inference.engine import Source, TorchEngine, rules_of
 from pipeline.inference.outputs import written
-from pipeline.inference.translator import Translation, Translator
+from pipeline.inference.translation import Translation
+from pipeline.inference.translator import Translator
 
 
 class PairScore(NamedTuple):

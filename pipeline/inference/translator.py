@@ -8,43 +8,25 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from models.encoder_decoder import EncoderDecoder
 from models.search import Hypothesis
 from models.terms import contains
-from pipeline.checkpoint import fingerprint, load_model
 from pipeline.config import Configuration, SearchConfig, require
 from pipeline.data.cleaning import normalise
 from pipeline.data.tokenizer import UNK_ID, Tokenizers
+from pipeline.inference.advice import Advice
 from pipeline.inference.banned import pattern, spellings
-from pipeline.inference.engine import Engine, EnsembleEngine, Source, TorchEngine, default_device
-from pipeline.inference.risk import choose
-from pipeline.inference.segmentation import LETTER, blank, carried_over, sentences, split
-from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.candidates import asked_for, best_first, filled_up, widened
+from pipeline.inference.engine import Engine, Source, TorchEngine
+from pipeline.inference.loading import load_engine
+from pipeline.inference.passages import Passage, divided, reunited
+from pipeline.inference.segmentation import blank
+from pipeline.inference.translation import Sentence, Translation, distinct
 from pipeline.inference.vocabulary import Vocabulary
-
-COMPUTE_TYPES = {"auto": "default", "32": "float32", "bf16": "bfloat16", "int8": "int8"}
-"""Precisions by CTranslate2's names."""
-
-WIDEST_BEAM = 100
-"""Of a second search, for n-best lists in which equal texts have left room."""
-
-LONG = 50
-"""Tokens of a line of two sentences that is doubted to have been translated as a whole."""
-
-
-class Passage(NamedTuple):
-    """A stretch of text that is translated as a whole."""
-
-    text: str
-
-    source: Source
 
 
 class Translator:
@@ -76,8 +58,7 @@ class Translator:
         self.languages = next((each for each in directions if each[1] == self.to), directions[0])
         self.undivided: re.Pattern | None = None
         """What an over-long sentence is not cut in."""
-        self.advised: set[str] = set()
-        """What has been said once."""
+        self.advice = Advice(self.languages)
 
     @classmethod
     def of(cls, model: EncoderDecoder, tokenizers: Tokenizers, configuration: Configuration) -> "Translator":
@@ -107,24 +88,7 @@ class Translator:
                 for that language.
         """
         paths = [paths] if isinstance(paths, str | Path) else paths
-        require(len(paths) > 0, "there is no model: name at least one")
-        if engine != "dragoman":
-            require(len(paths) == 1, f"engine={engine} translates with one model: name one exported folder")
-            return cls(*_exported(engine, paths[0], device, precision), to)
-        loaded = [load_model(path) for path in paths]
-        first = loaded[0]
-        for path, other in zip(paths, loaded, strict=True):
-            require(
-                fingerprint(other.tokenizers) == fingerprint(first.tokenizers),
-                f"{paths[0]} and {path} have different tokenizers and cannot translate as one: train them on the same "
-                "prepared data",
-            )
-        vocabulary = Vocabulary.of(first.tokenizers.target)
-        engines = [
-            TorchEngine(each.model.to(device or default_device()), precision, vocabulary=vocabulary) for each in loaded
-        ]
-        engine = engines[0] if len(engines) == 1 else EnsembleEngine(engines)
-        return cls(engine, first.tokenizers, first.configuration, to)
+        return cls(*load_engine(paths, device, precision, engine), to)
 
     def into(self, language: str) -> "Translator":
         """The same model, asked for that language; for none, as it is.
@@ -199,11 +163,12 @@ class Translator:
         rows = self._passages(asked, search.max_source_tokens, their_numbers)
         found = iter(self.of_passages([passage for row in rows for passage in row], search, num_hypotheses))
         translations = [
-            self._together(sentence.text, row, [next(found) for _ in row])
+            reunited(sentence.text, row, [next(found) for _ in row], self.languages, self.unicode_form)
             for sentence, row in zip(asked, rows, strict=True)
         ]
         if numbers is not None:  # somebody counts lines, and reads warnings
-            self._advise(rows, translations, their_numbers)
+            for row, (best, *_), number in zip(rows, translations, their_numbers, strict=True):
+                self.advice.give(f"sentence {number}", row, best)
         return translations
 
     def of_passages(
@@ -226,11 +191,10 @@ class Translator:
         """
         found = [texts[:num_hypotheses] for texts in self._distinct(sources, search, num_hypotheses)]
         short = [row for row, texts in enumerate(found) if len(texts) < num_hypotheses]
-        if short and search.method == "beam" and 2 * search.beam_size <= WIDEST_BEAM:
-            wider = replace(search, beam_size=2 * search.beam_size)
+        if short and (wider := widened(search)):
             more = self._distinct([sources[row] for row in short], wider, wider.beam_size)
             for row, texts in zip(short, more, strict=True):
-                found[row] = _filled_up(found[row], texts)[:num_hypotheses]
+                found[row] = filled_up(found[row], texts)[:num_hypotheses]
         return found
 
     def _distinct(
@@ -241,11 +205,11 @@ class Translator:
             if any(contains(term, phrase) for phrase in banned):
                 [text] = self.tokenizers.target.decode([list(term)])
                 raise ValueError(f'the term "{text}" has what search.banned={search.banned} forbids: leave out either')
-        asked_for, widened = _candidates(search, num_hypotheses)
+        count, its_search = asked_for(search, num_hypotheses)
         options = {"banned": banned} if banned else {}
-        hypotheses = self.engine.search(sources, widened, asked_for, **options)
+        hypotheses = self.engine.search(sources, its_search, count, **options)
         refused = pattern(self._phrases(search), self._spaced) if search.banned else None
-        return [distinct(_best_first(texts, search, refused, self.languages[1])) for texts in self._texts(hypotheses)]
+        return [distinct(best_first(texts, search, refused, self.languages[1])) for texts in self._texts(hypotheses)]
 
     def banned(self, search: SearchConfig) -> list[tuple[int, ...]]:
         """What ``search`` bans, in pieces."""
@@ -272,10 +236,6 @@ class Translator:
 
     def _passages(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Sequence[int]) -> list[list[Passage]]:
         """The parts of each sentence: one, several if it is too long, none if it is blank."""
-
-        def count(texts: list[str]) -> list[int]:
-            return [len(ids) for ids in self.source_ids(texts)]
-
         rows = []
         encoded = self.source_ids([sentence.text for sentence in sentences])
         for number, sentence, ids in zip(numbers, sentences, encoded, strict=True):
@@ -283,81 +243,13 @@ class Translator:
             if len(ids) <= max_tokens:
                 rows.append([Passage(sentence.text, Source(tuple(ids), prefix, terms))] if ids else [])
                 continue
-            texts = [
-                part.strip() for part in split(sentence.text, count, max_tokens, self.languages[0], self.undivided)
-            ]
-            parts = [(text, tuple(its)) for text, its in zip(texts, self.source_ids(texts), strict=True) if its]
-            parts = [part for part in parts if LETTER.search(part[0])] or parts
+            rows.append(divided(sentence.text, prefix, self.source_ids, max_tokens, self.languages[0], self.undivided))
             warnings.warn(
                 f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
-                f"it is translated in {len(parts)} parts{', without its terms' if terms else ''}",
+                f"it is translated in {len(rows[-1])} parts{', without its terms' if terms else ''}",
                 stacklevel=4,
             )
-            rows.append([Passage(text, Source(its, () if i else prefix)) for i, (text, its) in enumerate(parts)])
         return rows
-
-    def _together(
-        self, text: str, passages: Sequence[Passage], found: Sequence[Sequence[Translation]]
-    ) -> list[Translation]:
-        """The translations of a text from those of its passages."""
-        if not passages:
-            return [Translation("", 0.0, True)]
-        if passages[0].text == text:
-            return [each._replace(parts=each.parts or (Part(text, each.text),)) for each in found[0]]
-
-        def whole(best: Sequence[Translation]) -> Translation:
-            stretches, end = [], 0
-            for passage, translation in zip(passages, best, strict=True):
-                start = text.index(passage.text, end)
-                between = text[end:start]
-                stretches += [(between, self._kept(between, end > 0)), (passage.text, translation)]
-                end = start + len(passage.text)
-            return joined([*stretches, (text[end:], self._kept(text[end:], False))])
-
-        return list(map(whole, ranked(found)))
-
-    def _kept(self, text: str, is_between: bool) -> str:
-        """What stands in the translation where this stands around the passages of a line: marks and figures, and a
-        blank between two."""
-        if normalise(text, self.unicode_form):
-            return re.sub(r"\s+", " ", text)
-        return carried_over(" " if text else "", self.languages) if is_between else ""
-
-    def _advise(
-        self, rows: Sequence[Sequence[Passage]], found: Sequence[Sequence[Translation]], numbers: Sequence[int]
-    ) -> None:
-        """Say once of each what nobody sees in a translation: that the length limit has cut it, and that of several
-        sentences some seem to be lost."""
-        for passages, (best, *_), number in zip(rows, found, numbers, strict=True):
-            if not best.finished and best.ids != passages[0].source.prefix:
-                self._say_once(
-                    "limit",
-                    f"the length limit has cut the translation of sentence {number}, and perhaps others: --scores "
-                    "tells which; search.max_length_ratio and search.max_length_extra raise it",
-                )
-            if len(passages) == 1 and self._seems_to_lack_sentences(passages[0], best):
-                self._say_once(
-                    "lost",
-                    f"sentence {number} is several, and the {len(passages[0].source.ids)} tokens they have became "
-                    f"{len(best.ids)}: models that learned from single sentences lose what goes beyond; --document "
-                    "translates sentence by sentence",
-                )
-
-    def _seems_to_lack_sentences(self, passage: Passage, translation: Translation) -> bool:
-        """Of three sentences or more, where fewer came of them and a quarter less of tokens, which no right translation
-        was seen to have; of two in a long line, where half of the tokens are missing."""
-        read, written = len(passage.source.ids), len(translation.ids)
-        if 4 * written >= 3 * read or "lost" in self.advised:
-            return False
-        count = len(sentences(passage.text, self.languages[0]))
-        if count > 2:
-            return len(sentences(translation.text, self.languages[1])) < count
-        return count == 2 and read >= LONG and 2 * written < read
-
-    def _say_once(self, what: str, message: str) -> None:
-        if what not in self.advised:
-            self.advised.add(what)
-            warnings.warn(message, stacklevel=4)
 
     def _asked(self, sentence: Sentence, number: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Prefix and terms in pieces."""
@@ -383,49 +275,3 @@ class Translator:
         return [
             [Translation(next(texts), score, finished, tuple(ids)) for ids, score, finished in each] for each in found
         ]
-
-
-def _exported(
-    engine: str, folder: str | Path, device: str | torch.device | None, precision: str
-) -> tuple[Engine, Tokenizers, Configuration]:
-    try:
-        module = import_module(f"pipeline.inference.{engine}_engine")
-    except ModuleNotFoundError as error:
-        raise ValueError(f"engine={engine} needs {error.name}: pip install 'dragoman[export]'") from None
-    if engine == "ctranslate2":
-        kind = "auto" if device is None else torch.device(device).type
-        return module.load(folder, kind, COMPUTE_TYPES[precision])
-    require(precision in ("auto", "32"), f"precision={precision}: engine={engine} computes as the export was written")
-    return module.load(folder)
-
-
-def _candidates(search: SearchConfig, num_hypotheses: int) -> tuple[int, SearchConfig]:
-    """How many hypotheses an engine is asked for, when so many translations are wanted, and by what search."""
-    of_least_risk = search.minimum_bayes_risk != "none"
-    if search.method == "sampling":
-        return (max(search.candidates, num_hypotheses) if of_least_risk else num_hypotheses), search
-    if of_least_risk and search.candidates > search.beam_size:
-        groups = search.diverse_groups
-        search = replace(search, beam_size=-(-search.candidates // groups) * groups)
-    # Different pieces may spell the same text, or a banned one, so of a list the engine is asked for all it can give.
-    return (search.beam_size if num_hypotheses > 1 or of_least_risk or search.banned else 1), search
-
-
-def _best_first(
-    translations: list[Translation], search: SearchConfig, banned: re.Pattern | None, language: str
-) -> list[Translation]:
-    """Without banned ones, unless there are no others, and with the one of least risk at the front."""
-    if banned:
-        translations = [each for each in translations if not banned.search(each.text)] or translations
-    if search.minimum_bayes_risk != "none":
-        best = choose([each.text for each in translations], search.minimum_bayes_risk, language)
-        translations = [translations[best], *translations[:best], *translations[best + 1 :]]
-    return translations
-
-
-def _filled_up(found: list[Translation], others: list[Translation]) -> list[Translation]:
-    """With others behind the first, as good as they are; what is better than the first would make it another one."""
-    best, *rest = found
-    texts = {each.text for each in found}
-    new = [each for each in others if each.text not in texts and each.score <= best.score]
-    return [best, *sorted(rest + new, key=lambda each: -each.score)]

@@ -20,10 +20,11 @@ from pipeline.config import Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
 from pipeline.inference.banned import pattern, spellings
+from pipeline.inference.candidates import best_first
 from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine, fair_budget, token_budget_batches
 from pipeline.inference.risk import choose
 from pipeline.inference.translation import Sentence, Translation
-from pipeline.inference.translator import Translator, _best_first
+from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import ANY, Vocabulary, occurs
 
 WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
@@ -311,8 +312,8 @@ def test_a_banned_word_is_a_word_where_there_are_blanks():
 def test_a_banned_text_is_returned_only_where_nothing_else_is_left():
     rows = [Translation("the cat", -1.0, True), Translation("the dog", -2.0, True)]
     search, banned = settings(banned=["cat"]), pattern(["cat"], spaced=True)
-    assert _best_first(rows, search, banned, "en") == rows[1:]
-    assert _best_first(rows[:1], search, banned, "en") == rows[:1]
+    assert best_first(rows, search, banned, "en") == rows[1:]
+    assert best_first(rows[:1], search, banned, "en") == rows[:1]
 
 
 @pytest.mark.parametrize("metric", ["chrf", "bleu"])
