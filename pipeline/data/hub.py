@@ -3,6 +3,7 @@ Loading scripts are never run.
 """
 
 import codecs
+import contextlib
 import io
 import re
 import tempfile
@@ -15,6 +16,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.json
 from datasets.packaged_modules.json import json as datasets_json
+from huggingface_hub import logging as hub_logging
 
 from pipeline.data.config import CorpusConfig
 from pipeline.data.lines import quoted
@@ -36,20 +38,24 @@ def hub_pairs(corpus: CorpusConfig, splits: list[str], start: int = 0) -> Iterat
         # datasets' cache knows local files by size and time alone, so they are read anew.
         cache = folder if Path(corpus.name).is_dir() else None
         try:
-            rows = datasets.load_dataset(
-                corpus.name,
-                corpus.configuration or None,
-                split="+".join(splits),
-                cache_dir=cache,
-                streaming=not any("[" in split for split in splits),
-            )
+            with _retries_untold():
+                rows = datasets.load_dataset(
+                    corpus.name,
+                    corpus.configuration or None,
+                    split="+".join(splits),
+                    cache_dir=cache,
+                    streaming=not any("[" in split for split in splits),
+                )
             rows = rows if rows.features else rows._resolve_features()  # of text they are known from its first rows
         except Exception as error:  # of many kinds: datasets', huggingface_hub's, httpx's
             raise ValueError(f"{name}: {_reason(error)}") from error
         paths = column_paths(corpus, rows.features.arrow_schema, name)
         columns = list(dict.fromkeys(path[0] for path in paths))
         tables = rows.select_columns(columns).skip(start).with_format("arrow").iter(BATCH)
-        yield from column_pairs(paths, _readable(tables, name), name)
+        try:
+            yield from column_pairs(paths, _readable(tables, name), name)
+        except pa.ArrowException as error:
+            raise ValueError(f"{name}: {_reason(error)}") from None
 
 
 def local_files(corpus: CorpusConfig) -> list[Path]:
@@ -63,6 +69,17 @@ def _readable(tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
         yield from tables
     except Exception as error:
         raise ValueError(f"{name}: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _retries_untold() -> Iterator[None]:
+    """The Hub's library warns twice of each of six requests that do not arrive, before what is raised says so."""
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        hub_logging.set_verbosity(verbosity)
 
 
 def _read_json(file: BinaryIO, read_options: pyarrow.json.ReadOptions, **options: Any) -> pa.Table:
@@ -81,9 +98,13 @@ datasets_json.paj = SimpleNamespace(**vars(pyarrow.json) | {"read_json": _read_j
 
 def _reason(error: Exception) -> str:
     """What went wrong and what to do, on one line."""
+    if isinstance(error, datasets.exceptions.DatasetGenerationError):  # says nothing itself
+        error = error.__cause__ or error
     told = quoted(" ".join(str(error).split())) or type(error).__name__
     if "scripts are no longer supported" in told:
         return "needs a loading script, which is never run: use a copy in Parquet, or local files (corpora.kind=text)"
+    if isinstance(error, StopIteration):
+        return "no data, not a single row"
     if isinstance(error, ConnectionError):
         return f"cannot be reached (offline?): name a local folder, or local files (corpora.kind=text). {told}"
     return told

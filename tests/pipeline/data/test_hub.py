@@ -1,5 +1,7 @@
 import gzip
+import io
 import json
+import logging
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -66,6 +68,21 @@ def test_a_list_of_rows_may_hold_null_and_be_compressed():
     assert rows() == [(None, None), ("one", "eins"), (None, None)]
 
 
+@pytest.mark.parametrize("split", ["train", "train[:9]"])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no data, not a single row"),
+        (b'{"source": "one", "target": "eins"}\n{"source"', "JSON parse error: "),
+        (b'{"source": "\xef", "target": "eins"}\n', "In chunk 0: Invalid: Invalid UTF8 sequence at string index 0"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_however_it_is_read(split, content, reason):
+    Path("set/train.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match=f"^corpora.name=set: {reason}"):
+        list(read_pairs(CorpusConfig(kind="hub", name="set"), [split]))
+
+
 class NoSuchSet(BaseHTTPRequestHandler):
     """Answers as the Hub does where a data set does not exist, or is private."""
 
@@ -91,3 +108,14 @@ def test_a_data_set_that_does_not_exist_is_one_line(monkeypatch):
             list(read_pairs(CorpusConfig(kind="hub", name="no/such"), ["train"]))
         assert "\n" not in str(error.value)
         server.shutdown()
+
+
+def test_without_a_network_one_line_says_so(monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(hub, "handlers", [logging.StreamHandler(shown := io.StringIO())])
+    with pytest.raises(ValueError, match="^corpora.name=no/such: cannot be reached .offline.*: name a local folder"):
+        list(read_pairs(CorpusConfig(kind="hub", name="no/such"), ["train"]))
+    assert shown.getvalue() == ""
+    assert hub.isEnabledFor(logging.WARNING)  # of what comes later
