@@ -16,6 +16,7 @@ import torch
 from pipeline.config import require
 from pipeline.data.arrivals import as_they_arrive
 from pipeline.data.progress import progress
+from pipeline.inference.advice import Advice
 from pipeline.inference.jobs import Job, fingerprint, model_files
 from pipeline.inference.outputs import STANDARD_OUTPUT, is_new_or_regular, require_output, written
 from pipeline.inference.paragraphs import ParagraphTranslator
@@ -103,6 +104,7 @@ def load(
     translator.source_ids([])  # says at once, not at the first row, that a language is to be chosen
     if protect:
         translator = ProtectingTranslator(translator, protect)
+    translator.advice = Advice(translator.languages)
     return ParagraphTranslator(translator) if document else translator
 
 

@@ -21,6 +21,7 @@ from pipeline.inference.evaluation import (
     is_of_set,
     write_evaluation,
 )
+from pipeline.inference.translation import Sentence
 from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import Vocabulary
 
@@ -70,7 +71,9 @@ def evaluate_models(
             on = on._replace(target_language=target_language or on.target_language or translator.languages[1])
             bleu_tokenizer(on.target_language)
             print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)
-            found = [best for best, *_ in translator.hypotheses(on.sources, settings)]
+            place = f"{source}, line" if source else f"{on.name}, sentence"
+            asked = [Sentence(text, place=f"{place} {number}") for number, text in enumerate(on.sources, 1)]
+            found = [best for best, *_ in translator.hypotheses(asked, settings)]
             translations = [each.text for each in found]
             evaluation = evaluate(path, translations, on, compatibility, dataclasses.asdict(settings))
             if cut := sum(not each.finished for each in found):

@@ -5,14 +5,13 @@ as it is, and so do bullets, numbers of items, and sentences without a letter. O
 between sentences and the other has none, the plain blank is put in or left out.
 """
 
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.config import SearchConfig, require
 from pipeline.inference.segmentation import LETTER, carried_over, sentences
-from pipeline.inference.translation import Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.translation import Sentence, Translation, distinct, joined, placed, ranked
 from pipeline.inference.translator import Translator
 
 LINE = re.compile(r"[^\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -58,30 +57,21 @@ class ParagraphTranslator(Translator):
         paragraphs: Sequence[str | Sentence],
         search: SearchConfig | None = None,
         num_hypotheses: int = 1,
-        numbers: Iterable[int] | None = None,
     ) -> list[list[Translation]]:
         """As of ``Translator``: the best translations of the sentences together, then the second ones, and so on.
 
         Raises:
             ValueError: also if something is asked of a paragraph that only a sentence can have.
         """
-        numbers = list(itertools.islice(numbers or itertools.count(1), len(paragraphs)))
-        divided = []
-        for paragraph, number in zip(paragraphs, numbers, strict=True):
-            text, prefix, terms = (paragraph, "", ()) if isinstance(paragraph, str) else paragraph
+        divided, asked = [], []
+        for paragraph in placed(paragraphs):
             require(
-                not prefix and not terms,
-                f"line {number} has a prefix or terms, which belong to a sentence: translate without --document",
+                not paragraph.prefix and not paragraph.terms,
+                f"{paragraph.place} has a prefix or terms, which a paragraph cannot have: translate without --document",
             )
-            divided.append(list(stretches(text, self.languages[0])))
-        asked = [
-            (stretch.text, number)
-            for paragraph, number in zip(divided, numbers, strict=True)
-            for stretch in paragraph
-            if stretch.is_sentence
-        ]
-        texts, their_numbers = zip(*asked, strict=True) if asked else ((), ())
-        found = iter(self.of_sentences.hypotheses(texts, search, num_hypotheses, their_numbers))
+            divided.append(list(stretches(paragraph.text, self.languages[0])))
+            asked += [Sentence(each.text, place=paragraph.place) for each in divided[-1] if each.is_sentence]
+        found = iter(self.of_sentences.hypotheses(asked, search, num_hypotheses))
         return [
             self._joined(paragraph, [next(found) for stretch in paragraph if stretch.is_sentence])[:num_hypotheses]
             for paragraph in divided

@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipeline.config import SearchConfig, require
@@ -111,10 +111,9 @@ class ProtectingTranslator(Translator):
         sentences: Sequence[str | Sentence],
         search: SearchConfig | None = None,
         num_hypotheses: int = 1,
-        numbers: Iterable[int] | None = None,
     ) -> list[list[Translation]]:
         """As of ``Translator``."""
-        found = super().hypotheses(sentences, search, num_hypotheses, numbers)
+        found = super().hypotheses(sentences, search, num_hypotheses)
         texts = [each if isinstance(each, str) else each.text for each in sentences]
         return [
             [each for each in translations if self.keeps(text, each.text)] or [joined([(text, text)])]

@@ -4,7 +4,6 @@ A JSON object goes out as the text it came in, with fields added at its end: num
 were written.
 """
 
-import itertools
 import json
 import math
 import os
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from pipeline.config import SearchConfig, require
 from pipeline.data.cleaning import normalise
-from pipeline.data.lines import read_lines
+from pipeline.data.lines import read_lines, shown
 from pipeline.inference.attention import word_alignment
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translation import Sentence, Translation
@@ -94,15 +93,14 @@ class Form:
             ValueError, OSError: as ``read_lines``; a line is no object with a text, a ``prefix`` that is a text and
                 ``terms`` that are a list of texts, or has a field twice, or one that is to be added.
         """
-        name = "the standard input" if path == "-" else path
         for number, line in enumerate(read_lines(path), 1):
-            yield self.row(line, f"{name}, line {number}")
+            yield self.row(line, f"{shown(path)}, line {number}")
 
     def row(self, line: str, place: str) -> Row:
         """What a line says; ``place`` tells where it stands."""
         if not self.json_in:
             made = json.dumps({self.source_column: line}, ensure_ascii=False) if self.json_out else ""
-            return Row(Sentence(line), made)
+            return Row(Sentence(line, place=place), made)
         if not line.strip():
             return Row(Sentence(""))
         given = _object(line, place)
@@ -113,12 +111,13 @@ class Form:
             _text(_inside(given, self.source_column, place), self.source_column, place),
             "" if prefix is None else _text(prefix, "prefix", place),
             () if terms is None else tuple(_text(term, "terms", place) for term in _list(terms, "terms", place)),
+            place,
         )
         return Row(sentence, line.strip())
 
     def answer(self, translator: Translator, rows: Rows, search: SearchConfig) -> Answer:
         sentences = [row.sentence for row in rows.rows]
-        found = translator.hypotheses(sentences, search, self.nbest, itertools.count(rows.first))
+        found = translator.hypotheses(sentences, search, self.nbest)
         lines = [
             self._lines(number, *each, translator)
             for number, each in enumerate(zip(rows.rows, found, strict=True), rows.first)

@@ -17,6 +17,16 @@ class Sentence(NamedTuple):
     terms: tuple[str, ...] = ()
     """What it must contain, ending where a word ends."""
 
+    place: str = ""
+    """Where the text stands, as warnings name it."""
+
+
+def placed(sentences: Iterable[str | Sentence]) -> Iterator[Sentence]:
+    """Sentences that all have a place, if only their number, from 1."""
+    for number, each in enumerate(sentences, 1):
+        sentence = Sentence(each) if isinstance(each, str) else each
+        yield sentence if sentence.place else sentence._replace(place=f"sentence {number}")
+
 
 class Part(NamedTuple):
     """A stretch of a text, and what stands in its place in the translation."""

@@ -25,7 +25,7 @@ from pipeline.inference.engine import Engine, Source, TorchEngine
 from pipeline.inference.loading import load_engine
 from pipeline.inference.passages import Passage, divided, reunited
 from pipeline.inference.segmentation import blank
-from pipeline.inference.translation import Sentence, Translation, distinct
+from pipeline.inference.translation import Sentence, Translation, distinct, placed
 from pipeline.inference.vocabulary import Vocabulary
 
 
@@ -58,7 +58,8 @@ class Translator:
         self.languages = next((each for each in directions if each[1] == self.to), directions[0])
         self.undivided: re.Pattern | None = None
         """What an over-long sentence is not cut in."""
-        self.advice = Advice(self.languages)
+        self.advice: Advice | None = None
+        """Who watches the translations for somebody who reads warnings."""
 
     @classmethod
     def of(cls, model: EncoderDecoder, tokenizers: Tokenizers, configuration: Configuration) -> "Translator":
@@ -131,22 +132,17 @@ class Translator:
         search = search or self.search
         # Half as many sentences as a batch has tokens make about a dozen batches, enough to sort by length.
         chunk = chunk or max(1, search.tokens_per_batch // 2)
-        rows = iter(sentences)
-        for first in itertools.count(1, chunk):
-            if not (some := list(itertools.islice(rows, chunk))):
-                return
-            yield from self.hypotheses(some, search, num_hypotheses, itertools.count(first))
+        rows = placed(sentences)
+        while some := list(itertools.islice(rows, chunk)):
+            yield from self.hypotheses(some, search, num_hypotheses)
 
     def hypotheses(
         self,
         sentences: Sequence[str | Sentence],
         search: SearchConfig | None = None,
         num_hypotheses: int = 1,
-        numbers: Iterable[int] | None = None,
     ) -> list[list[Translation]]:
         """The best translations of each sentence, best first: up to ``num_hypotheses`` that differ, and at least one.
-
-        ``numbers`` are the sentences' own in warnings; without them they are numbered from 1.
 
         Raises:
             ValueError: ``search`` allows no translation, or one too long for the model's positions, or has fewer beams
@@ -158,17 +154,16 @@ class Translator:
             num_hypotheses >= 1 and (search.method == "sampling" or num_hypotheses <= search.beam_size),
             f"{num_hypotheses} hypotheses cannot come of search.beam_size={search.beam_size}: raise it",
         )
-        asked = [Sentence(each) if isinstance(each, str) else each for each in sentences]
-        their_numbers = list(itertools.islice(numbers or itertools.count(1), len(asked)))
-        rows = self._passages(asked, search.max_source_tokens, their_numbers)
+        asked = list(placed(sentences))
+        rows = self._passages(asked, search.max_source_tokens)
         found = iter(self.of_passages([passage for row in rows for passage in row], search, num_hypotheses))
         translations = [
             reunited(sentence.text, row, [next(found) for _ in row], self.languages, self.unicode_form)
             for sentence, row in zip(asked, rows, strict=True)
         ]
-        if numbers is not None:  # somebody counts lines, and reads warnings
-            for row, (best, *_), number in zip(rows, translations, their_numbers, strict=True):
-                self.advice.give(f"sentence {number}", row, best)
+        if self.advice:
+            for sentence, row, (best, *_) in zip(asked, rows, translations, strict=True):
+                self.advice.give(sentence.place, row, best)
         return translations
 
     def of_passages(
@@ -234,24 +229,24 @@ class Translator:
         encoded = self.tokenizers.encode_source([normalise(text, self.unicode_form) for text in texts], self.to)
         return [ids if len(ids) > bool(self.to) else [] for ids in encoded]
 
-    def _passages(self, sentences: Sequence[Sentence], max_tokens: int, numbers: Sequence[int]) -> list[list[Passage]]:
+    def _passages(self, sentences: Sequence[Sentence], max_tokens: int) -> list[list[Passage]]:
         """The parts of each sentence: one, several if it is too long, none if it is blank."""
         rows = []
         encoded = self.source_ids([sentence.text for sentence in sentences])
-        for number, sentence, ids in zip(numbers, sentences, encoded, strict=True):
-            prefix, terms = self._asked(sentence, number) if ids else ((), ())
+        for sentence, ids in zip(sentences, encoded, strict=True):
+            prefix, terms = self._asked(sentence) if ids else ((), ())
             if len(ids) <= max_tokens:
                 rows.append([Passage(sentence.text, Source(tuple(ids), prefix, terms))] if ids else [])
                 continue
             rows.append(divided(sentence.text, prefix, self.source_ids, max_tokens, self.languages[0], self.undivided))
             warnings.warn(
-                f"sentence {number} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
+                f"{sentence.place} has {len(ids)} source tokens, more than search.max_source_tokens={max_tokens}: "
                 f"it is translated in {len(rows[-1])} parts{', without its terms' if terms else ''}",
                 stacklevel=4,
             )
         return rows
 
-    def _asked(self, sentence: Sentence, number: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    def _asked(self, sentence: Sentence) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """Prefix and terms in pieces."""
         if not (sentence.prefix or sentence.terms):
             return (), ()
@@ -260,7 +255,7 @@ class Translator:
         for text, ids in zip(texts, self.tokenizers.target.encode(texts), strict=True):
             if UNK_ID in ids:
                 warnings.warn(
-                    f'sentence {number}: the model cannot spell "{text}", which its translation is to have: it is left '
+                    f'{sentence.place}: the model cannot spell "{text}", which its translation is to have: it is left '
                     "out",
                     stacklevel=5,
                 )

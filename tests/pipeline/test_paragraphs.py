@@ -29,10 +29,11 @@ class UpperCase(Translator):
         super().__init__(None, SimpleNamespace(languages=[]), Configuration(corpora=corpora))
         self.asked = []
 
-    def hypotheses(self, sentences, search=None, num_hypotheses=1, numbers=None):
-        self.asked += zip(sentences, numbers, strict=True)
+    def hypotheses(self, sentences, search=None, num_hypotheses=1):
+        self.asked += [(each.text, each.place) for each in sentences]
         return [
-            [Translation(text.upper() + "!" * n, -float(n), n < 1) for n in range(num_hypotheses)] for text in sentences
+            [Translation(each.text.upper() + "!" * n, -float(n), n < 1) for n in range(num_hypotheses)]
+            for each in sentences
         ]
 
 
@@ -60,7 +61,7 @@ def test_a_line_keeps_its_layout(line, target, asked):
     inner = UpperCase()
     assert ParagraphTranslator(inner).translate([line]) == [target]
     if asked is not None:
-        assert inner.asked == [(sentence, 1) for sentence in asked]
+        assert inner.asked == [(sentence, "sentence 1") for sentence in asked]
 
 
 @given(lines=st.lists(LINES, max_size=5))
@@ -94,17 +95,19 @@ def test_a_list_of_translations_joins_the_best_then_the_second_best():
     assert ParagraphTranslator(UpperCase()).hypotheses(["..."], None, 2) == [[kept]]
 
 
-def test_a_document_streams_and_sentences_are_numbered_by_their_line():
+def test_a_document_streams_and_its_sentences_have_the_place_of_their_line():
     inner = UpperCase()
-    stream = ParagraphTranslator(inner).stream(iter(["A cat. It sat.", "", "No."] * 3), chunk=3)
+    stream = ParagraphTranslator(inner).stream(
+        iter(["A cat. It sat.", "", Sentence("No.", place="line c")] * 3), chunk=3
+    )
     next(stream)
-    assert inner.asked == [("A cat.", 1), ("It sat.", 1), ("No.", 3)]
-    assert len(list(stream)) == 8 and inner.asked[-1] == ("No.", 9)
+    assert inner.asked == [("A cat.", "sentence 1"), ("It sat.", "sentence 1"), ("No.", "line c")]
+    assert len(list(stream)) == 8 and inner.asked[-2:] == [("It sat.", "sentence 7"), ("No.", "line c")]
 
 
 def test_what_is_asked_of_a_sentence_cannot_be_asked_of_a_paragraph():
-    with pytest.raises(ValueError, match="line 2 has a prefix or terms, which belong to a sentence: translate without"):
-        ParagraphTranslator(UpperCase()).translate(["a", Sentence("b", terms=("c",))])
+    with pytest.raises(ValueError, match="line 2 has a prefix or terms, which a paragraph cannot have: translate with"):
+        ParagraphTranslator(UpperCase()).translate(["a", Sentence("b", terms=("c",), place="line 2")])
 
 
 @pytest.mark.parametrize("text", [" " * 100_000, "- " * 50_000, "-" + " " * 100_000, "1" * 100_000, "#" * 100_000])

@@ -176,5 +176,7 @@ def test_given_sentences_are_evaluated_in_the_language_asked_for(run, tmp_path):
     (((evaluation,), on),) = evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"), to="fr")
     assert on.target_language == "fr"
     assert evaluation.translations == Translator.load(run).into("fr").translate(["ra ke", "mi to"])
+    with pytest.warns(UserWarning, match="/a, line 2 has [23] source tokens, more than search.max_source_tokens=1"):
+        evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"), to="fr", search={"max_source_tokens": 1})
     with pytest.raises(ValueError, match="this model translates into de, fr: choose with --to"):
         evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"))

@@ -165,11 +165,16 @@ def test_a_table_has_rows_for_every_line(model, tmp_path):
         assert all(re.fullmatch(r"-\d+\.\d{4}", row[1]) and row[2] in ("end", "limit") for row in rows[1:-1])
 
 
-def test_warnings_name_the_line(model, tmp_path, monkeypatch):
+def test_warnings_name_the_file_and_line(model, tmp_path, monkeypatch):
     long = " ".join(WORDS * 3)
     (tmp_path / "in").write_text("seen\n" * 8 + long + "\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match="sentence 9 has 57 source tokens"):
+    with pytest.warns(UserWarning, match="/in, line 9 has 57 source tokens"):
         here(model, str(tmp_path / "in"), tmp_path / "out", tokens_per_batch=6)
+    monkeypatch.setattr(sys, "stdin", open(tmp_path / "in", encoding="utf-8"))  # noqa: SIM115
+    with pytest.warns(UserWarning, match="the standard input, line 9 has 57 source tokens"):
+        here(model, "-", tmp_path / "out", tokens_per_batch=6)
+    with pytest.warns(UserWarning, match="sentence 2 has 57 source tokens"):
+        here(model, ["seen", long], tmp_path / "out")
 
 
 def test_settings_come_with_the_model(model, tmp_path, translator):

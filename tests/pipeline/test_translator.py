@@ -13,6 +13,7 @@ from pipeline.checkpoint import build_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
 from pipeline.inference import engine as engine_module
+from pipeline.inference.advice import Advice
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
 from pipeline.inference.translator import Translator
@@ -330,40 +331,50 @@ def test_the_least_risk_is_sought_among_as_many_candidates_of_a_beam_as_of_sampl
         settings(translator, minimum_bayes_risk="bleu", candidates=2000)
 
 
+def advised(translator, *pieces, finished=True):
+    """One that finds these pieces, and that somebody listens to."""
+    found = Translator(Echo([Hypothesis([*pieces], -1.0, finished)]), translator.tokenizers, translator.configuration)
+    found.advice = Advice(found.languages)
+    return found
+
+
+def at_line(number, text, **asked):
+    return Sentence(text, **asked, place=f"in.txt, line {number}")
+
+
 def test_a_line_that_lost_most_of_its_sentences_is_told_of_once(translator):
     long = "the cat sat on a mat. " * 12
     roomy = settings(translator, max_source_tokens=200)
-    short = Translator(Echo([Hypothesis([5], -1.0, True)]), translator.tokenizers, translator.configuration)
-    with pytest.warns(UserWarning, match=r"sentence 7 is several, and the \d+ tokens they have became 1: .*--document"):
-        short.hypotheses(["the cat", long], roomy, numbers=[6, 7])
-    whole = Translator(Echo([Hypothesis([5] * 80, -1.0, True)]), translator.tokenizers, translator.configuration)
+    short, whole = advised(translator, 5), advised(translator, *[5] * 80)
+    with pytest.warns(UserWarning, match=r"in.txt, line 7 is several, and the \d+ tokens .* became 1: .*--document"):
+        short.translate([at_line(6, "the cat"), at_line(7, long)], roomy)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        short.hypotheses([long], roomy, numbers=[8])
-        whole.hypotheses([long], roomy, numbers=[8])
-        whole.hypotheses(["cat " * 100], roomy, numbers=[8])
+        short.translate([at_line(8, long)], roomy)
+        whole.translate([at_line(8, long)], roomy)
+        whole.translate([at_line(8, "cat " * 100)], roomy)
+        Translator(short.engine, translator.tokenizers, translator.configuration).translate([long], roomy)
 
 
 def test_a_line_of_three_sentences_is_looked_at_at_any_length(translator):
-    short = Translator(Echo([Hypothesis([5, 5], -1.0, True)]), translator.tokenizers, translator.configuration)
+    short, whole = advised(translator, 5, 5), advised(translator, *[5] * 40)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        short.hypotheses(["the cat sat. a mat was seen."], numbers=[8])
-        whole = Translator(Echo([Hypothesis([5] * 40, -1.0, True)]), translator.tokenizers, translator.configuration)
-        whole.hypotheses(["the cat sat. a mat. that garden."], numbers=[8])
-    with pytest.warns(UserWarning, match="sentence 9 is several"):
-        short.hypotheses(["the cat sat. a mat. that garden."], numbers=[9])
+        short.translate([at_line(8, "the cat sat. a mat was seen.")])
+        whole.translate([at_line(8, "the cat sat. a mat. that garden.")])
+    with pytest.warns(UserWarning, match="in.txt, line 9 is several"):
+        short.translate([at_line(9, "the cat sat. a mat. that garden.")])
 
 
 def test_a_translation_that_the_limit_has_cut_is_told_of_once(translator):
     (ids,) = translator.tokenizers.target.encode(["the cat"])
-    cut = Translator(Echo([Hypothesis(ids, -1.0, False)]), translator.tokenizers, translator.configuration)
+    cut = advised(translator, *ids, finished=False)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        cut.hypotheses([Sentence("a mat", prefix="the cat"), "", "seen", "garden"], numbers=[6, 7, 8, 9])
-        cut.hypotheses(["seen"], numbers=[10])
+        cut.translate([at_line(6, "a mat", prefix="the cat"), "", at_line(8, "seen"), at_line(9, "garden")])
+        cut.translate([at_line(10, "seen")])
     assert len(told) == 1
-    assert str(told[0].message).startswith("the length limit has cut the translation of sentence 8, and perhaps others")
+    assert str(told[0].message).startswith("the length limit has cut the translation of in.txt, line 8, and perhaps")
 
 
 def test_a_term_that_is_banned_is_refused(translator):
