@@ -236,7 +236,7 @@ def average_checkpoints(paths: list[Path]) -> LoadedModel:
             content = read_checkpoint(path)
             if content["dragoman"]["tokenizers"] != fingerprint(last.tokenizers):
                 raise ValueError(f"{path} and {paths[-1]} have different tokenizers and cannot be averaged")
-            if _small_files(content)[1].model != last.configuration.model:
+            if _small_files(content, path)[1].model != last.configuration.model:
                 raise ValueError(f"{path} and {paths[-1]} are different models and cannot be averaged")
             yield model_state(content)
 
@@ -327,17 +327,24 @@ def _load_folder(folder: Path) -> LoadedModel:
 
 def _load_checkpoint(path: Path) -> LoadedModel:
     content = read_checkpoint(path)
-    tokenizers, configuration = _small_files(content)
+    tokenizers, configuration = _small_files(content, path)
     model = _load_weights(build_model(configuration, tokenizers), model_state(content), path)
     return LoadedModel(model, tokenizers, configuration, {"step": content["global_step"]})
 
 
-def _small_files(content: dict) -> tuple[Tokenizers, Configuration]:
-    """What a checkpoint carries besides weights."""
+def _small_files(content: dict, checkpoint: Path) -> tuple[Tokenizers, Configuration]:
+    """What a checkpoint carries besides weights; messages name the files as if it were their folder.
+
+    Raises:
+        ValueError: one of them is missing, or cannot be read by this program.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name, data in content["dragoman"]["files"].items():
             Path(folder, Path(name).name).write_bytes(data)
-        return Tokenizers.load(Path(folder)), read_configuration(Path(folder) / "config.yaml")
+        try:
+            return Tokenizers.load(Path(folder)), read_configuration(Path(folder) / "config.yaml")
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace(folder, str(checkpoint))) from error
 
 
 def _load_weights(model: EncoderDecoder, state: dict[str, Tensor], origin: Path) -> EncoderDecoder:

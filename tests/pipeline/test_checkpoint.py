@@ -239,6 +239,19 @@ def test_checkpoints_of_others_and_of_the_future_are_refused(tmp_path, model, to
         load_model(path)
 
 
+def test_what_a_checkpoint_carries_is_named_by_the_checkpoint(tmp_path, model, tokenizers):
+    files = portable_files(tokenizers, CONFIGURATION)
+    newer = files["config.yaml"].replace(b"d_model:", b"d_modell:")
+    path = tmp_path / "step-0000005.ckpt"
+    for config, complaint in (({"config.yaml": newer}, "unknown option model.d_modell"), ({}, "No such file")):
+        small = {name: data for name, data in files.items() if name != "config.yaml"} | config
+        passport = {"format": FORMAT, "files": small, "tokenizers": fingerprint(tokenizers)}
+        write_checkpoint(path, model, tokenizers, dragoman=passport)
+        with pytest.raises(ValueError, match=complaint) as told:
+            load_model(path)
+        assert f"{path}/config.yaml" in str(told.value)
+
+
 def test_checkpoints_are_sorted_by_their_updates(tmp_path):
     for step in (10_000_000, 500, 9_999_999):
         checkpoint_path(tmp_path, step).parent.mkdir(exist_ok=True)
