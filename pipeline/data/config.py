@@ -60,7 +60,8 @@ class CorpusConfig:
     """``csv``: the character between cells; many spreadsheets write ``;``."""
 
     encoding: str = "utf-8"
-    """Encoding of ``text``, ``tsv``, ``csv``, ``jsonl`` and ``verses`` files."""
+    """Encoding of ``text``, ``tsv``, ``csv``, ``jsonl`` and ``verses`` files. ``text``, ``verses``: where the sides
+    differ, the source's and the target's, with a blank between them (``utf-16 utf-8``)."""
 
     name: str = ""
     """``hub``: name of the data set (``bentrevett/multi30k``) or a local folder."""
@@ -103,6 +104,16 @@ class CorpusConfig:
             len(self.delimiter) == 1 and self.delimiter not in '"\r\n',
             f"corpora: delimiter={self.delimiter!r} must be one character, such as ;",
         )
+        require(
+            1 <= len(self.encoding.split()) <= 1 + (self.kind in ("text", "verses")),
+            f"corpora: encoding={self.encoding!r} must be one, or two, of source and target, with kind text or verses",
+        )
+
+    @property
+    def encodings(self) -> list[str]:
+        """Of the source's and of the target's files."""
+        names = self.encoding.split()
+        return names if len(names) == 2 else names * 2
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def named_files(corpus: CorpusConfig) -> list[Path]:
 def text_pairs(corpus: CorpusConfig, files: list[str]) -> Iterator[tuple[str, ...]]:
     """Couples of line-aligned files."""
     for couple in zip(files[::2], files[1::2], strict=True):
-        yield from read_aligned(list(couple), corpus.encoding)
+        yield from read_aligned(list(couple), corpus.encodings)
 
 
 def verse_files(corpus: CorpusConfig) -> list[Path]:

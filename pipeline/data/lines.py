@@ -6,7 +6,7 @@ import io
 import lzma
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
@@ -31,9 +31,9 @@ COMPRESSIONS = {
 """The codec of a file by the end of its name, and what its content begins with."""
 
 
-def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
+def read_lines(path: str | Path, encoding: str = "", setting: str = "{}") -> Iterator[str]:
     """The lines of a file, plain or compressed, or of the standard input (``-``), without their ends. ``encoding`` is
-    what a corpus is said to have; other text is UTF-8.
+    what a corpus is said to have; other text is UTF-8. ``setting`` is how ``corpora.encoding`` gives it another one.
 
     U+2028, form feeds and lone carriage returns are text; a byte order mark at a line's start is not.
 
@@ -77,13 +77,18 @@ def read_lines(path: str | Path, encoding: str = "") -> Iterator[str]:
             if wrong:
                 is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 likely = "utf-16" if is_utf16 else "latin-1"
-                remedy = f", or name its encoding (corpora.encoding={likely})" if of_corpus else ""
+                remedy = f", or name its encoding (corpora.encoding={setting.format(likely)})" if of_corpus else ""
                 raise ValueError(_wrong_byte(wrong, encoding, f"{name}, line {number + 1}", rest) + remedy)
 
 
-def read_aligned(paths: list[str], encoding: str = "") -> Iterator[tuple[str, ...]]:
-    """Lines with the same number of several files; ``ValueError`` where one has fewer than the others."""
-    files = [read_lines(path, encoding) for path in paths]
+def read_aligned(paths: list[str], encodings: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
+    """Lines with the same number of several files; ``ValueError`` where one has fewer than the others. ``encodings``
+    are those of a corpus's source and target, the first two; others are UTF-8."""
+    of_sides = []
+    if encodings:
+        source, target = encodings
+        of_sides = [(source, f'"{{}} {target}"'), (target, f'"{source} {{}}"')]
+    files = [read_lines(path, *of_side) for path, of_side in zip_longest(paths, of_sides, fillvalue=())]
     for number, lines in enumerate(zip_longest(*files), 1):
         if None in lines:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(lines, files, strict=True)]

@@ -29,7 +29,7 @@ def verse_line_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[Row]:
 
 def _rows(corpus: CorpusConfig, source: str, target: str) -> Iterator[Row]:
     references = reference_files([source, target])
-    for first, second, *reference in read_aligned([source, target, *references], corpus.encoding):
+    for first, second, *reference in read_aligned([source, target, *references], corpus.encodings):
         first, second = first.strip(), second.strip()
         fault = ""
         if RANGE in (first, second):

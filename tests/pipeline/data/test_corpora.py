@@ -45,6 +45,17 @@ def test_couples_of_files_follow_each_other_and_raw_text_stays(folder):
     assert pairs(train=names) == [("", " a "), ("b\x00", "\t")]
 
 
+@pytest.mark.parametrize("kind", ["text", "verses"])
+def test_each_side_may_have_an_encoding(folder, kind):
+    Path("a.en").write_text("für\n", encoding="utf-16")
+    write("vref.txt", "GEN 1:1\n")
+    names = ["a.en", write("a.de", "für\n")]
+    for reverse in (False, True):
+        assert pairs(kind=kind, train=names, encoding="utf-16 utf-8", reverse=reverse) == [("für", "für")]
+    with pytest.raises(ValueError, match="corpora: encoding='utf-16 utf-8' must be one, or two, of source and target"):
+        CorpusConfig(kind="tsv", encoding="utf-16 utf-8")
+
+
 def test_shards_hold_so_many_rows_in_order(folder):
     names = [write("a.en", "".join(f"{i}\n" for i in range(10))), write("a.de", "".join(f"-{i}\n" for i in range(10)))]
     found = shards("arrow", 4, train=names)

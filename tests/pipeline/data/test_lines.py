@@ -163,6 +163,17 @@ def test_aligned_files_give_lines_of_one_number_and_must_have_as_many(tmp_path):
         list(read_aligned([a, b, c]))
 
 
+def test_aligned_files_of_a_corpus_may_differ_in_encoding(tmp_path):
+    names = [tmp_path / "a", tmp_path / "b"]
+    for name, encoding in zip(names, ("utf-16", "latin-1"), strict=True):
+        name.write_text("für\n", encoding=encoding)
+    assert list(read_aligned(names, ["utf-16", "latin-1"])) == [("für", "für")]
+    with pytest.raises(ValueError, match='a, line 1: .* is not utf-8: .*corpora.encoding="utf-16 latin-1"'):
+        list(read_aligned(names, ["utf-8", "latin-1"]))
+    with pytest.raises(ValueError, match='b, line 1: .* is not utf-8: .*corpora.encoding="utf-16 latin-1"'):
+        list(read_aligned(names, ["utf-16", "utf-8"]))
+
+
 def test_lines_before_a_wrong_byte_are_given_out_first(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("one\nzwölf\nM".encode() + b"\xfcll\nfour\n")
