@@ -1,58 +1,13 @@
-"""Search over small written-out probability tables, and over random ones against brute force."""
+"""Search over small written-out probability tables: what ends it, what it returns, what it refuses."""
 
-import itertools
 import math
-from typing import NamedTuple
 
 import pytest
 import torch
 
-from models.config import ModelConfig
-from models.length import LENGTH_NORMALISATIONS
 from models.rules import MinLength
-from models.search import beam_search, score_targets
-from models.transformer import Transformer
-
-PAD, BOS, EOS = 0, 1, 2
-WORDS = ["<pad>", "<bos>", "<eos>", *"abcdefghijklmnopqrstuvwxyz"]
-FORBIDDEN = {"forbidden_ids": (PAD, BOS)}
-SPECIAL = {"bos_id": BOS, "eos_id": EOS, **FORBIDDEN}
-average = LENGTH_NORMALISATIONS["average"]
-LETTERS = {letter: WORDS.index(letter) for letter in "abcdefghijklmnopqrstuvwxyz"} | {".": EOS}
-
-
-class Tables:
-    """A step function for a batch of tables {prefix: {letter: probability}}, "." ends, "*" is any other prefix.
-
-    The state is the prefix of every row, so a wrongly selected row changes what follows.
-    """
-
-    def __init__(self, *tables):
-        self.tables, self.prefixes = tables, None
-        self.owners = list(range(len(tables)))
-        self.steps = []
-
-    def step(self, ids, state):
-        assert ids.shape == (len(state.owners), 1)
-        previous = state.prefixes or [""] * len(state.owners)
-        state.prefixes = [p + (WORDS[i] if i != BOS else "") for p, i in zip(previous, ids[:, 0].tolist(), strict=True)]
-        state.steps.append(len(state.owners))
-        return torch.stack([self.row(o, p) for o, p in zip(state.owners, state.prefixes, strict=True)]), state
-
-    def row(self, owner, prefix):
-        table = self.tables[owner]
-        logits = torch.full((len(WORDS),), -math.inf)
-        for letter, probability in table.get(prefix, table["*"]).items():
-            logits[LETTERS[letter]] = math.log(probability)
-        return logits
-
-    def select(self, rows):
-        chosen = Tables(*self.tables)
-        chosen.steps = self.steps
-        chosen.owners = [self.owners[i] for i in rows.flatten().tolist()]
-        chosen.prefixes = [self.prefixes[i] for i in rows.flatten().tolist()]
-        assert all(len({self.owners[i] for i in sentence}) == 1 for sentence in rows.tolist())
-        return chosen
+from models.search import beam_search
+from tests.models.tables import BOS, EOS, LETTERS, PAD, SPECIAL, WORDS, Tables, average
 
 
 def search(*tables, max_length, beam_size, **options):
@@ -157,16 +112,6 @@ def test_a_higher_length_penalty_favours_longer_output(penalty, best):
     assert found == close(best)
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_looking_less_often_at_what_is_done_changes_nothing(beam_size):
-    step, start, _ = random_step(vocabulary=9, seed=6)
-    limits = torch.tensor([12, 3, 7, 1, 9, 12, 5, 2])
-    options = SPECIAL | {"beam_size": beam_size, "length": average(1.0), "num_hypotheses": beam_size}
-    always = beam_search(step, start(8), limits, **options)
-    for check_every in (2, 5, 100):
-        assert beam_search(step, start(8), limits, check_every=check_every, **options) == always
-
-
 def test_a_better_hypothesis_that_ends_late_is_waited_for():
     late = {"": {".": 0.7, "b": 0.3}, "bbbbb": {".": 1.0}, "*": {"b": 1.0}}
     [found] = search(late, max_length=9, beam_size=2, length_penalty=1.0)
@@ -235,116 +180,6 @@ def test_min_length_keeps_the_end_away(beam_size):
     ]
 
 
-def random_step(vocabulary, seed):
-    """A model whose next-token logits are a random function of the whole prefix; the state is the prefixes."""
-    table = torch.randn(7919, vocabulary, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-
-    class Prefixes:
-        def __init__(self, ids):
-            self.ids = ids
-
-        def select(self, rows):
-            return Prefixes(self.ids[rows.flatten()])
-
-    def logits(ids):
-        code = torch.zeros(len(ids), dtype=torch.long)
-        for column in ids.T:
-            code = (code * 31 + column + 1) % len(table)
-        return 1.5 * table[code]
-
-    def step(ids, state):
-        state = Prefixes(torch.cat([state.ids, ids], 1))
-        return logits(state.ids), state
-
-    # Sentences differ by an invisible first token.
-    return step, lambda sentences: Prefixes(torch.arange(sentences)[:, None] + 100), logits
-
-
-def enumerate_all(logits, sentence, longest, penalty, vocabulary):
-    """Every finished hypothesis of 3, ... vocabulary - 1 with its score, best first."""
-    found = []
-    for count in range(longest):
-        for body in itertools.product(range(3, vocabulary), repeat=count):
-            prefix, total = [100 + sentence, BOS], 0.0
-            for token in (*body, EOS):
-                row = logits(torch.tensor([prefix]))[0]
-                total += (row[token] - row[2:].logsumexp(0)).item()
-                prefix.append(token)
-            found.append((list(body), total / (count + 1) ** penalty))
-    return sorted(found, key=lambda pair: -pair[1])
-
-
-@pytest.mark.parametrize("penalty", [-1.0, 0.0, 0.6, 2.0])
-def test_a_beam_as_wide_as_the_space_equals_brute_force(penalty):
-    step, start, logits = random_step(vocabulary=6, seed=1)
-    limits = torch.tensor([4, 2, 3])
-    options = SPECIAL | {"length": average(penalty)}
-    found = beam_search(step, start(3), limits, beam_size=40, num_hypotheses=10, **options)
-    for sentence, limit in enumerate(limits.tolist()):
-        expected = enumerate_all(logits, sentence, limit, penalty, vocabulary=6)[:10]
-        assert [h.ids for h in found[sentence]] == [ids for ids, _ in expected]
-        assert [h.score for h in found[sentence]] == pytest.approx([score for _, score in expected], rel=1e-5)
-
-
-def plain_beam(logits, sentence, longest, penalty, beam_size):
-    """The same search for one sentence, in lists: it runs to the limit and stops for no bound."""
-    live, finished, stopped = [([100 + sentence, BOS], 0.0)], [], []
-    for length in range(1, longest + 1):
-        candidates = []
-        for prefix, total in live:
-            row = logits(torch.tensor([prefix]))[0]
-            row = row - row[2:].logsumexp(0)
-            candidates += [([*prefix, token], total + row[token].item()) for token in range(2, len(row))]
-        candidates.sort(key=lambda pair: -pair[1])
-        ended = [(prefix, total) for prefix, total in candidates[:beam_size] if prefix[-1] == EOS]
-        live = [(prefix, total) for prefix, total in candidates if prefix[-1] != EOS][:beam_size]
-        finished += [(prefix[2:], total / length**penalty) for prefix, total in ended]
-        stopped = [(prefix[2:], total / length**penalty) for prefix, total in live]
-    return sorted(finished or stopped, key=lambda pair: -pair[1])
-
-
-@pytest.mark.parametrize("penalty", [-0.5, 0.0, 1.0, 3.0])
-def test_stopping_early_never_changes_the_result(penalty):
-    step, start, logits = random_step(vocabulary=9, seed=2)
-    limits = torch.tensor([12, 3, 7, 1, 9, 12, 5, 2])
-    found = beam_search(step, start(8), limits, beam_size=3, num_hypotheses=3, length=average(penalty), **SPECIAL)
-    for sentence, limit in enumerate(limits.tolist()):
-        expected = plain_beam(logits, sentence, limit, penalty, beam_size=3)[:3]
-        assert [h.ids + [EOS] * h.finished for h in found[sentence]] == [ids for ids, _ in expected]
-        assert [h.score for h in found[sentence]] == pytest.approx([score for _, score in expected], rel=1e-5)
-
-
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_one_beam_is_the_argmax_loop(penalty):
-    step, start, logits = random_step(vocabulary=9, seed=3)
-    options = SPECIAL | {"length": average(penalty)}
-    found = beam_search(step, start(50), torch.full((50,), 15), beam_size=1, **options)
-    for sentence, [hypothesis] in enumerate(found):
-        prefix, total = [100 + sentence, BOS], 0.0
-        while prefix[-1] != EOS and len(prefix) < 17:
-            row = logits(torch.tensor([prefix]))[0, 2:].log_softmax(0)
-            total += row.max().item()
-            prefix.append(row.argmax().item() + 2)
-        assert hypothesis.ids + [EOS] * hypothesis.finished == prefix[2:]
-        assert hypothesis.score == pytest.approx(total / len(prefix[2:]) ** penalty, rel=1e-5)
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("penalty, min_length", [(0.0, 0), (1.0, 0), (-1.0, 2)])
-def test_a_returned_score_is_the_score_of_the_forced_target(beam_size, penalty, min_length):
-    step, start, logits = random_step(vocabulary=9, seed=4)
-    options = FORBIDDEN | {"length": average(penalty)}
-    limits, rules = torch.tensor([9, 9, 3, 2, 9, 9]), [MinLength(min_length, EOS)]
-    found = beam_search(step, start(6), limits, beam_size=beam_size, bos_id=BOS, eos_id=EOS, rules=rules, **options)
-    targets = [h.ids + [EOS] * h.finished for [h] in found]
-    width = max(map(len, targets))
-    target_out = torch.tensor([target + [PAD] * (width - len(target)) for target in targets])
-    prefixes = torch.cat([torch.arange(6)[:, None] + 100, torch.full((6, 1), BOS), target_out[:, :-1]], 1)
-    full = torch.stack([logits(prefixes[:, : t + 2]) for t in range(width)], 1)
-    forced = score_targets(full, target_out, pad_id=PAD, **options)
-    assert forced.tolist() == pytest.approx([h.score for [h] in found], rel=1e-5)
-
-
 class Nothing:
     """The state of a step that remembers nothing."""
 
@@ -410,45 +245,3 @@ def test_nan_is_an_error_not_a_translation(beam_size):
     broken = {"*": {"a": math.nan}}
     with pytest.raises(ValueError, match="the model returned NaN"):
         search(broken, max_length=5, beam_size=beam_size)
-
-
-class Prefixes(NamedTuple):
-    """The state of a search without a cache: the source and the target so far of every row."""
-
-    source: torch.Tensor
-    target: torch.Tensor
-
-    def select(self, rows):
-        return Prefixes(self.source[rows.flatten()], self.target[rows.flatten()])
-
-
-@pytest.mark.parametrize("beam_size", [1, 2, 5])
-def test_a_cached_search_equals_one_that_reads_the_whole_prefix_at_every_step(beam_size):
-    torch.manual_seed(5)
-    config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=16, d_ff=32, num_heads=2)
-    model = Transformer(config, 12, 12, pad_id=PAD).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2.0)
-    lengths = [i % 9 + 1 for i in range(20)]
-    source = torch.randint(3, 12, (20, 9)).masked_fill(torch.arange(9) >= torch.tensor(lengths)[:, None], PAD)
-    limits = torch.tensor([2 * length + 1 for length in lengths])
-    options = FORBIDDEN | {"length": average(0.6)}
-
-    def search(step, state):
-        return beam_search(step, state, limits, beam_size=beam_size, bos_id=BOS, eos_id=EOS, **options)
-
-    def reread(ids, state):
-        state = state._replace(target=torch.cat([state.target, ids], 1))
-        return model(state.source, state.target)[:, -1], state
-
-    found = search(model.step, model.start(model.encode(source)))
-    slow = search(reread, Prefixes(source, source[:, :0]))
-    assert [h.ids for [h] in found] == [h.ids for [h] in slow]
-    assert [h.score for [h] in found] == pytest.approx([h.score for [h] in slow], rel=1e-6)
-    assert len({len(h.ids) for [h] in found}) > 4, "sentences leave at different times"
-
-    for [hypothesis], ids in zip(found, source, strict=True):
-        target = torch.tensor([[BOS, *hypothesis.ids] + [EOS] * hypothesis.finished])
-        forced = score_targets(model(ids[None], target[:, :-1]), target[:, 1:], pad_id=PAD, **options)
-        assert forced.item() == pytest.approx(hypothesis.score, rel=1e-6)
