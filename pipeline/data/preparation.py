@@ -128,7 +128,7 @@ def _build(configuration: Configuration, depends: Dependencies, output: Path, wo
         tokenizers, warnings = learn(text, configuration, encoding)
         new, described = encode(text, tokenizers, configuration, encoding, workers)
     report = {"format": FORMAT, "fingerprint": depends.fingerprint, "sources": depends.sources}
-    report |= text.report | described
+    report |= text.report | described | {"stream_window": configuration.corpora.stream_window}
     report["corpora"] = [
         {"name": name_of(corpus)} | counts
         for corpus, counts in zip(configuration.corpora.each, text.report["corpora"], strict=True)

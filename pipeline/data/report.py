@@ -4,6 +4,7 @@
 
 - ``languages``: by side, the codes of all that occur
 - ``read``, ``pairs``: pairs by split, before and after
+- ``stream_window``: as it was set; above 0 all figures of the training data are of the beginning of each corpus alone
 - ``dropped``, ``examples``, ``repaired``, ``with_controls``: what cleaning did to the training data
 - ``corpora``: the same of each training corpus: ``name``, ``read``, ``pairs``, ``dropped``, ``repaired``
 - ``overlap``: training pairs, by the held-out split that they share a side with

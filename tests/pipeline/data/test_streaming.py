@@ -16,6 +16,7 @@ from pipeline.data.config import CorpusConfig
 from pipeline.data.corpora import read_pairs
 from pipeline.data.execution import Workers
 from pipeline.data.preparation import prepare
+from pipeline.data.report_page import report_page
 from pipeline.data.shards import read_json
 from pipeline.data.streaming import Place, Stream, WindowMaker
 from tests.pipeline.data.conftest import write_lines
@@ -95,6 +96,15 @@ def test_preparing_reads_no_more_than_a_window(streamed):
     report = prepare(configuration).report
     assert report["read"]["train"] == report["pairs"]["train"] == 25
     assert report["pairs"]["test"] == 7
+
+
+def test_the_report_says_how_much_of_a_stream_it_is_of(streamed, configuration):
+    configuration_of_stream = streamed()
+    said = "A stream: what is said here of training data is of the first 25 pairs alone"
+    assert said in (Path(configuration_of_stream.output.data) / "report.html").read_text(encoding="utf-8")
+    assert prepare(configuration_of_stream).report["stream_window"] == 25
+    whole = prepare(configuration).report
+    assert whole["stream_window"] == 0 and "A stream" not in report_page(whole)
 
 
 def test_what_is_held_out_never_comes_by_again(streamed, windows):
