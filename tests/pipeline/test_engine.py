@@ -10,59 +10,18 @@ import pytest
 import torch
 
 from models.attention_maps import attention_maps
-from models.config import ModelConfig
 from models.ensemble import Ensemble, EnsembleState
 from models.length import LENGTH_NORMALISATIONS
 from models.search import score_targets
 from models.terms import contains
-from pipeline.checkpoint import build_model, save_model
-from pipeline.config import Configuration, SearchConfig, TokenizerConfig
-from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, train_tokenizers
-from pipeline.inference import engine as engine_module
-from pipeline.inference.banned import pattern, spellings
-from pipeline.inference.candidates import best_first
-from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine, fair_budget, token_budget_batches
-from pipeline.inference.risk import choose
-from pipeline.inference.translation import Sentence, Translation
+from pipeline.checkpoint import build_model
+from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
+from pipeline.inference.translation import Sentence
 from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import ANY, Vocabulary, occurs
-
-WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
-SENTENCES = [
-    "the cat sat",
-    "a mat",
-    "two old trees of that garden seen in café while the cat sat on a mat",
-    "seen",
-    "the old garden on the mat",
-    "trees in garden of a café",
-]
-SIZES = dict(encoder_layers=1, d_model=16, d_ff=32, num_heads=2)
-CONFIGURATION = Configuration(
-    tokenizer=TokenizerConfig(vocab_size=60),
-    model=ModelConfig(decoder_layers=2, **SIZES),
-    search=SearchConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
-)
-
-
-@pytest.fixture(scope="module")
-def tokenizers():
-    text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
-    return train_tokenizers(text, text, CONFIGURATION.tokenizer)
-
-
-@pytest.fixture(scope="module")
-def models(tokenizers):
-    """Untrained, with weights large enough to have opinions."""
-    found = []
-    for seed, layers in ((4, 2), (5, 1)):
-        torch.manual_seed(seed)
-        config = dataclasses.replace(CONFIGURATION, model=ModelConfig(decoder_layers=layers, **SIZES))
-        model = build_model(config, tokenizers).double().eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(2.0)
-        found.append(model)
-    return found
+from tests.pipeline.conftest import CONFIGURATION
+from tests.pipeline.untrained import SENTENCES
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +171,11 @@ def test_a_prefix_beyond_the_limit_is_all_there_is(models):
         assert below.ids[:2] == [5, 6] and len(below.ids) + below.finished == 3
 
 
+def with_bias(step, forbidden, bias, ids, state):
+    logits, state = step(ids, state)
+    return logits.index_add(1, forbidden, torch.full((len(logits), len(forbidden)), bias, dtype=logits.dtype)), state
+
+
 @pytest.mark.parametrize("method", ["beam", "sampling"])
 def test_the_least_and_the_greatest_length_count_alike(models, sources, method):
     search = settings(method=method, min_length=5, max_length_ratio=0.0, max_length_extra=5)
@@ -245,20 +209,12 @@ def test_pieces_that_stand_for_no_text_are_never_found_and_have_no_share_of_the_
         assert not any({*each.ids} & {*forbidden} for each in quiet)
 
 
-def with_bias(step, forbidden, bias, ids, state):
-    logits, state = step(ids, state)
-    return logits.index_add(1, forbidden, torch.full((len(logits), len(forbidden)), bias, dtype=logits.dtype)), state
-
-
 def test_where_rules_leave_nothing_there_is_an_empty_unfinished_hypothesis(models, tokenizers):
     everything = [(id,) for id in range(4, tokenizers.target.vocab_size)]
     for method in ("beam", "sampling"):
         search = settings(method=method, min_length=2)
         [[hypothesis]] = TorchEngine(models[0]).search([Source((9, 10))], search, 1, everything)
         assert hypothesis == ([], -float("inf"), False)
-
-
-# From text to text
 
 
 def translator_of(models, tokenizers, number=1):
@@ -278,94 +234,6 @@ def test_terms_end_where_words_end(models, tokenizers):
                 assert occurs(sentence.terms[0], best.text)
             inside += vocabulary is ANY and not occurs(sentence.terms[0], best.text)
     assert inside > 3, "else there was nothing to see"
-
-
-def test_no_translation_contains_a_banned_word(models, tokenizers):
-    translator = translator_of(models, tokenizers)
-    free = translator.hypotheses(SENTENCES, None, 4)
-    words = sorted({word for found in free for each in found for word in each.text.split()}, key=len)
-    banned = [words[-1], words[len(words) // 2]]
-    search = settings(banned=banned)
-    forbidden = pattern(banned, spaced=True)
-    assert any(forbidden.search(each.text) for found in free for each in found)
-    found = translator.hypotheses(SENTENCES, search, 4)
-    assert not any(forbidden.search(each.text) for row in found for each in row)
-    assert translator.translate(SENTENCES, search) == [row[0].text for row in found]
-
-
-def test_a_phrase_is_banned_in_every_way_to_spell_it(tokenizers):
-    found = spellings(["cat"], tokenizers.target, spaced=True)
-    pieces = tokenizers.target.processor.id_to_piece
-    assert len(found) > 1 and tuple(tokenizers.target.encode(["cat"])[0]) in found
-    assert {"".join(map(pieces, ids)) for ids in found} == {"▁cat"}
-    bare = spellings(["cat"], tokenizers.target, spaced=False)
-    assert {"".join(map(pieces, ids)) for ids in bare} == {"▁cat", "cat"}
-    assert spellings(["日本"], tokenizers.target, spaced=True) == []
-
-
-def test_a_banned_word_is_a_word_where_there_are_blanks():
-    assert pattern(["cat"], spaced=True).search("Cat, dog") and pattern(["cat"], spaced=True).search("(cat)")
-    assert not pattern(["cat"], spaced=True).search("a category, concat")
-    assert pattern(["猫"], spaced=False).search("黒猫がいる") and pattern(["!"], spaced=True).search("Hi!")
-
-
-def test_a_banned_text_is_returned_only_where_nothing_else_is_left():
-    rows = [Translation("the cat", -1.0, True), Translation("the dog", -2.0, True)]
-    search, banned = settings(banned=["cat"]), pattern(["cat"], spaced=True)
-    assert best_first(rows, search, banned, "en") == rows[1:]
-    assert best_first(rows[:1], search, banned, "en") == rows[:1]
-
-
-@pytest.mark.parametrize("metric", ["chrf", "bleu"])
-@pytest.mark.parametrize("method, num", [("beam", 8), ("sampling", 8)])
-def test_the_translation_of_least_risk_comes_first(models, tokenizers, metric, method, num):
-    translator = translator_of(models, tokenizers)
-    search = settings(method=method, minimum_bayes_risk=metric, candidates=8)
-    plain = dataclasses.replace(search, minimum_bayes_risk="none", beam_size=num)
-    sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(SENTENCES)]
-    for row, source in zip(translator.hypotheses(SENTENCES, search, 3), sources, strict=True):
-        [hypotheses] = translator.engine.search([source], plain, num)
-        texts = tokenizers.target.decode([each.ids for each in hypotheses])
-        best = texts[choose(texts, metric)]
-        others = [text for text in dict.fromkeys(texts) if text != best]
-        assert [each.text for each in row] == [best, *others][:3]
-
-
-@pytest.mark.parametrize("rule", ["probability", "log_probability"])
-def test_a_model_with_itself_translates_as_alone(models, tokenizers, rule):
-    alone = translator_of(models, tokenizers)
-    twice = Translator(EnsembleEngine([TorchEngine(models[0])] * 2), tokenizers, CONFIGURATION)
-    for found, expected in zip(
-        twice.hypotheses(SENTENCES, settings(ensemble=rule, ensemble_weights=[1.0, 2.0]), 3),
-        alone.hypotheses(SENTENCES, None, 3),
-        strict=True,
-    ):
-        assert [each.text for each in found] == [each.text for each in expected]
-        assert [each.score for each in found] == pytest.approx([each.score for each in expected], abs=1e-5)
-
-
-def test_folders_of_models_translate_as_one(models, tokenizers, tmp_path):
-    for number, model in enumerate(models):
-        configuration = dataclasses.replace(CONFIGURATION, model=model.config)
-        save_model(tmp_path / str(number), model.float(), tokenizers, configuration, {})
-        model.double()
-    loaded = Translator.load([tmp_path / "0", tmp_path / "1"], device="cpu")
-    engine = engine_of(models, 2, Vocabulary.of(tokenizers.target))
-    expected = Translator(engine, tokenizers, CONFIGURATION)
-    assert loaded.translate(SENTENCES) == expected.translate(SENTENCES)
-
-
-def test_models_of_other_tokenizers_of_the_same_size_do_not_translate_as_one(tokenizers, tmp_path):
-    reversed_words = [" ".join(word[::-1] for word in WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
-    others = train_tokenizers(reversed_words, reversed_words, CONFIGURATION.tokenizer)
-    assert others.source.vocab_size == tokenizers.source.vocab_size
-    for name, each in (("one", tokenizers), ("other", others)):
-        save_model(tmp_path / name, build_model(CONFIGURATION, each), each, CONFIGURATION, {})
-    with pytest.raises(ValueError, match=r"one and .*other have different tokenizers and cannot translate as one"):
-        Translator.load([tmp_path / "one", tmp_path / "other"])
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -418,31 +286,3 @@ def test_a_gpu_computes_in_bfloat16_but_not_in_eight_bits(tokenizers):
     assert next(model.parameters()).dtype == torch.float32
     with pytest.raises(ValueError, match="precision=int8 is for a CPU only"):
         TorchEngine(model, "int8")
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_all_workers_share_what_would_be_one_batch(models, tokenizers, workers, monkeypatch):
-    sizes, find = [], engine_module._search_batch
-
-    def watched(decoders, sources, **options):
-        sizes.append((len(sources), torch.get_num_threads()))
-        return find(decoders, sources, **options)
-
-    monkeypatch.setattr(engine_module, "_search_batch", watched)
-    before = torch.get_num_threads()
-    sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(["the cat sat"] * 6)]
-    TorchEngine(models[0], workers=workers).search(sources, settings())
-    assert [size for size, _ in sizes] == [6 // workers] * workers
-    assert workers == 1 or {threads for _, threads in sizes} == {1}
-    assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
-def test_no_worker_waits_for_the_others_to_end_much_larger_batches(workers):
-    draw = random.Random(workers)
-    for budget in 1, 40, 300, 5000:
-        sources = longest_first(Source((5,) * draw.randint(1, 30)) for _ in range(draw.randint(1, 200)))
-        least = fair_budget(sources, budget, workers)
-        rounds = [-(-len(list(token_budget_batches(sources, each))) // workers) for each in range(1, budget + 1)]
-        assert rounds[least - 1] == rounds[-1] and rounds[: least - 1].count(rounds[-1]) == 0
-    assert fair_budget([], 5, workers) >= 1

@@ -2,68 +2,22 @@
 
 import copy
 import dataclasses
-import warnings
 
 import pytest
 import torch
 
-from models.config import ModelConfig
-from models.search import Hypothesis, beam_search
+from models.search import beam_search
 from pipeline.checkpoint import build_model
-from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
-from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID, train_tokenizers
+from pipeline.config import BatchingConfig, Configuration
+from pipeline.data.tokenizer import BOS_ID, PAD_ID, UNK_ID
 from pipeline.inference import engine as engine_module
-from pipeline.inference.advice import Advice
 from pipeline.inference.engine import TorchEngine
-from pipeline.inference.translation import Part, Sentence, Translation, distinct, joined, ranked
+from pipeline.inference.translation import Sentence, Translation
 from pipeline.inference.translator import Translator
+from tests.pipeline import untrained
+from tests.pipeline.untrained import WORDS
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "while",
-    "two",
-    "old",
-    "trees",
-    "of",
-    "that",
-    "garden",
-    "seen",
-    "in",
-    "café",
-]
-SENTENCES = [
-    "the cat sat",
-    "a mat",
-    "two old trees of that garden seen in café while the cat sat on a mat",
-    "seen",
-    "the old garden on the mat",
-    "cat cat cat cat cat cat cat cat",
-    "trees in garden of a café",
-    "garden",
-]
-
-
-@pytest.fixture(scope="module")
-def translator():
-    """An untrained model with weights large enough for it to have opinions."""
-    configuration = Configuration(
-        tokenizer=TokenizerConfig(vocab_size=60),
-        model=ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2),
-        search=SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
-    )
-    text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
-    tokenizers = train_tokenizers(text, text, configuration.tokenizer)
-    torch.manual_seed(4)
-    model = build_model(configuration, tokenizers).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2.0)
-    return Translator(TorchEngine(model), tokenizers, configuration)
+SENTENCES = [*untrained.SENTENCES, "cat cat cat cat cat cat cat cat", "garden"]
 
 
 def settings(translator, **changes):
@@ -195,20 +149,6 @@ def test_a_translation_is_one_line_whatever_the_pieces_spell(translator, monkeyp
     assert translator.translate(["seen"]) == ["two lines or more"]
 
 
-def test_a_source_too_long_is_translated_in_parts_with_a_warning(translator):
-    parts = ["the cat sat on a mat.", "two old trees on that mat.", "a garden in café on it.", "the mat sat on a cat."]
-    search = settings(translator, max_source_tokens=10)
-    together = " ".join(parts)
-    num_tokens = len(translator.tokenizers.source.encode([together])[0])
-    with pytest.warns(
-        UserWarning,
-        match=rf"sentence 2 has {num_tokens} source tokens, more than search.max_source_tokens=10: .* in 4 parts",
-    ):
-        first, found, last = translator.translate(["seen", together, "garden"], search)
-    assert found == " ".join(translator.translate(parts, search))
-    assert [first, last] == translator.translate(["seen", "garden"], search)
-
-
 def test_what_is_asked_of_a_translation_reaches_the_engine_and_equal_wishes_are_met_once(translator, monkeypatch):
     asked = []
     search = translator.engine.search
@@ -247,156 +187,6 @@ def test_wishes_that_cannot_be_met_are_told_and_left_out(translator):
         [found] = translator.translate([Sentence(parts, "seen", ("garden",))], search)
     first, second = "the cat sat on a mat.", "two old trees on that mat."
     assert found == " ".join(translator.translate([Sentence(first, "seen"), second], search))
-
-
-def test_a_translation_knows_its_pieces(translator):
-    parts = ["the cat sat on a mat.", "two old trees on that mat."]
-    search = settings(translator, max_source_tokens=10)
-    with pytest.warns(UserWarning, match="in 2 parts"):
-        [[whole], [blank]] = translator.hypotheses([" ".join(parts), ""], search)
-    [[first], [second]] = translator.hypotheses(parts, search)
-    assert translator.tokenizers.target.decode([list(first.ids)]) == [first.text]
-    assert whole.ids == first.ids + second.ids and blank.ids == ()
-
-
-def test_parts_say_what_was_translated_by_itself(translator):
-    parts = ["the cat sat on a mat.", "two old trees on that mat."]
-    [[whole]] = translator.hypotheses([" seen  in"])
-    assert whole.parts == (Part(" seen  in", whole.text),)
-    with pytest.warns(UserWarning, match="in 2 parts"):
-        [[whole]] = translator.hypotheses(["\t \t".join(parts) + " "], settings(translator, max_source_tokens=10))
-    first, second = translator.translate(parts)
-    assert whole.parts == (
-        Part(parts[0], first),
-        Part("\t \t", " ", kept=True),
-        Part(parts[1], second),
-        Part(" ", "", kept=True),
-    )
-
-
-def test_what_has_no_letter_stays_where_an_over_long_line_is_divided(translator):
-    search = settings(translator, max_source_tokens=10)
-    with pytest.warns(UserWarning, match="in 2 parts"):
-        [found] = translator.translate(["the cat sat on a mat. two old trees on that mat. ???"], search)
-    first, second = translator.translate(["the cat sat on a mat.", "two old trees on that mat."])
-    assert found == f"{first} {second} ???"
-    with pytest.warns(UserWarning, match="it is translated in"):
-        assert translator.translate([". ? ." * 20], search) != [""]
-
-
-def test_lists_of_different_length_are_joined_to_the_longest():
-    short, long = ([Translation(f"{name}{i}", -float(i), True) for i in range(n)] for name, n in (("a", 1), ("b", 3)))
-    found = [joined([("x", one), (" ", "-"), ("y", other)]) for one, other in ranked([short, long])]
-    assert [each.text for each in found] == ["a0-b0", "a0-b1", "a0-b2"]
-    assert [each.score for each in found] == [0.0, -0.5, -1.0]
-    assert [each.text for each in distinct(found * 2)] == ["a0-b0", "a0-b1", "a0-b2"]
-
-
-class Echo:
-    """An engine whose hypotheses are given, as many as its beam has."""
-
-    def __init__(self, hypotheses):
-        self.hypotheses, self.beams = hypotheses, []
-
-    def require(self, search):
-        pass
-
-    def search(self, sources, search, num_hypotheses=1):
-        self.beams.append((search.beam_size, num_hypotheses))
-        return [self.hypotheses[: search.beam_size][:num_hypotheses] for _ in sources]
-
-
-def test_a_list_in_which_equal_texts_leave_room_is_filled_up_behind_its_first(translator):
-    the, cat, old = translator.tokenizers.target.encode(["the", "cat", "old"])
-    spelt = translator.tokenizers.target.processor.piece_to_id
-    again = [spelt(piece) for piece in ("▁", *"the")]
-    hypotheses = [Hypothesis(ids, score, True) for ids, score in ((the, -1), (again, -2), (cat, -4), (old, -0.5))]
-    engine = Echo([*hypotheses, Hypothesis([*cat, *old], -3, True)])
-    echo = Translator(engine, translator.tokenizers, translator.configuration)
-    [found] = echo.hypotheses(["seen"], None, 3)
-    # Of the beam of six, what is better than the first would have made another one the best.
-    assert [(each.text, each.score) for each in found] == [("the", -1), ("cat old", -3), ("cat", -4)]
-    assert engine.beams == [(3, 3), (6, 6)]
-    echo.hypotheses(["seen"], None, 1)
-    assert engine.beams[2:] == [(3, 1)]
-
-
-def test_the_least_risk_is_sought_among_as_many_candidates_of_a_beam_as_of_samples(translator):
-    engine = Echo([Hypothesis([5], -1.0, True)])
-    echo = Translator(engine, translator.tokenizers, translator.configuration)
-    for changes in ({}, {"diverse_groups": 3}, {"candidates": 2}, {"method": "sampling"}):
-        echo.translate(["seen"], settings(translator, minimum_bayes_risk="chrf", **{"candidates": 16, **changes}))
-    assert engine.beams == [(16, 16), (18, 18), (3, 3), (3, 16)]
-    with pytest.raises(ValueError, match="search.candidates=2000 are more than the 1000 that a beam may have: lower"):
-        settings(translator, minimum_bayes_risk="bleu", candidates=2000)
-
-
-def advised(translator, *pieces, finished=True):
-    """One that finds these pieces, and that somebody listens to."""
-    found = Translator(Echo([Hypothesis([*pieces], -1.0, finished)]), translator.tokenizers, translator.configuration)
-    found.advice = Advice(found.languages)
-    return found
-
-
-def at_line(number, text, **asked):
-    return Sentence(text, **asked, place=f"in.txt, line {number}")
-
-
-def test_a_line_that_lost_most_of_its_sentences_is_told_of_once(translator):
-    long = "the cat sat on a mat. " * 12
-    roomy = settings(translator, max_source_tokens=200)
-    short, whole = advised(translator, 5), advised(translator, *[5] * 80)
-    with pytest.warns(UserWarning, match=r"in.txt, line 7 is several, and the \d+ tokens .* became 1: .*--document"):
-        short.translate([at_line(6, "the cat"), at_line(7, long)], roomy)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        short.translate([at_line(8, long)], roomy)
-        whole.translate([at_line(8, long)], roomy)
-        whole.translate([at_line(8, "cat " * 100)], roomy)
-        Translator(short.engine, translator.tokenizers, translator.configuration).translate([long], roomy)
-
-
-def test_a_line_of_three_sentences_is_looked_at_at_any_length(translator):
-    short, whole = advised(translator, 5, 5), advised(translator, *[5] * 40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        short.translate([at_line(8, "the cat sat. a mat was seen.")])
-        whole.translate([at_line(8, "the cat sat. a mat. that garden.")])
-    with pytest.warns(UserWarning, match="in.txt, line 9 is several"):
-        short.translate([at_line(9, "the cat sat. a mat. that garden.")])
-
-
-def test_a_translation_that_the_limit_has_cut_is_told_of_once(translator):
-    (ids,) = translator.tokenizers.target.encode(["the cat"])
-    cut = advised(translator, *ids, finished=False)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        cut.translate([at_line(6, "a mat", prefix="the cat"), "", at_line(8, "seen"), at_line(9, "garden")])
-        cut.translate([at_line(10, "seen")])
-    assert len(told) == 1
-    assert str(told[0].message).startswith("the length limit has cut the translation of in.txt, line 8, and perhaps")
-
-
-def test_a_term_that_is_banned_is_refused(translator):
-    search = settings(translator, banned=["cat"])
-    for term in ("cat", "Cat", "old cats", "the cat sat"):
-        if UNK_ID in translator.tokenizers.target.encode([term])[0]:
-            continue
-        with pytest.raises(ValueError, match=rf'the term "{term}" has what search.banned=.* forbids: leave out either'):
-            translator.translate([Sentence("seen", terms=(term,))], search)
-    translator.translate([Sentence("seen", terms=("mat",))], search)
-
-
-def test_n_best_lists_of_parts_are_joined(translator):
-    parts = ["the cat sat on a mat.", "two old trees on that mat."]
-    search = settings(translator, max_source_tokens=10)
-    with pytest.warns(UserWarning, match="in 2 parts"):
-        [found] = translator.hypotheses([" ".join(parts)], search, 3)
-    first, second = translator.hypotheses(parts, search, 3)
-    assert [t.text for t in found] == [f"{a.text} {b.text}" for a, b in zip(first, second, strict=True)]
-    assert [t.score for t in found] == pytest.approx(
-        [(a.score + b.score) / 2 for a, b in zip(first, second, strict=True)]
-    )
 
 
 def test_a_stream_is_read_in_chunks_and_equals_the_whole(translator):
