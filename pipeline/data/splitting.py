@@ -166,7 +166,7 @@ def _held_out(keys: Keys, verdicts: np.ndarray, sizes: dict[str, int], seed: int
 
 def hold_out(groups: np.ndarray, verdicts: np.ndarray, sizes: list[int], seed: int) -> list[np.ndarray]:
     """For each size the numbers of rows for training to hold out: whole groups in an order that the seed decides, as
-    many as come nearest to the size."""
+    many as come nearest to the size, or, where that is far off, those that fit."""
     enough = sum(sizes) + len(sizes)  # groups, as each has a row at least
     lowest = np.zeros(0, dtype=np.uint64)
     for some in _rows(verdicts):
@@ -184,14 +184,37 @@ def hold_out(groups: np.ndarray, verdicts: np.ndarray, sizes: list[int], seed: i
         ranks.append(mixed[low])
     all_rows, group = np.concatenate(rows), np.searchsorted(lowest, np.concatenate(ranks))
     counts = np.bincount(group, minlength=len(lowest))
-    ends = np.concatenate([[0], counts.cumsum()])
+
+    def are_near(parts: list[np.ndarray]) -> bool:
+        return all(size / 2 <= counts[part].sum() <= 2 * size for part, size in zip(parts, sizes, strict=True))
+
+    parts, fitting = _nearest(counts, sizes), _fitting(counts, sizes)
+    if not are_near(parts) and are_near(fitting):
+        parts = fitting
+    return [all_rows[part[group]] for part in parts]
+
+
+def _nearest(counts: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Masks of groups: for each size so many of the next ones as come nearest to it."""
+    ends, numbers = np.concatenate([[0], counts.cumsum()]), np.arange(len(counts))
     parts, begin = [], 0
     for size in sizes:
         end = begin + int(np.abs(ends[begin:] - ends[begin] - size).argmin())
         if size and end == begin:  # one large group comes nearer to the size than none
-            end = min(begin + 1, len(counts))
-        parts.append(all_rows[(group >= begin) & (group < end)])
+            end = begin + 1
+        parts.append((begin <= numbers) & (numbers < end))
         begin = end
+    return parts
+
+
+def _fitting(counts: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Masks of groups: each group goes to the first size that has room for it left, if any has."""
+    left, parts = list(sizes), [np.zeros(len(counts), dtype=bool) for _ in sizes]
+    for group, count in enumerate(counts.tolist()):
+        number = next((number for number, room in enumerate(left) if count <= room), None)
+        if number is not None:
+            parts[number][group] = True
+            left[number] -= count
     return parts
 
 

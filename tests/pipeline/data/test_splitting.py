@@ -134,6 +134,14 @@ def test_one_large_group_is_better_than_none():
     assert [len(rows) for rows in hold_out(groups, np.zeros(18, np.uint8), [2, 2], 0)] == [9, 9]
 
 
+def test_groups_that_fit_are_taken_where_the_next_are_far_too_large():
+    groups = np.repeat(np.arange(34, dtype=np.uint64), [600] * 4 + [7] * 30)
+    for seed in range(5):
+        valid, test = (groups[rows] for rows in hold_out(groups, np.zeros(len(groups), np.uint8), [50, 70], seed))
+        assert len(valid) in (49, 50) and len(test) in (70, 63) and not set(valid) & set(test)
+        assert all(np.count_nonzero(groups == group) == 7 for group in {*valid, *test})
+
+
 def test_of_no_pair_none_is_held_out():
     assert [len(rows) for rows in hold_out(np.zeros(3, np.uint64), np.ones(3, np.uint8), [2, 2], 0)] == [0, 0]
 
