@@ -80,7 +80,7 @@ class Module(NamedTuple):
         suffix = "" if driver.startswith("raw") else f".{self._setting('BlockType', 'book')[:1]}zz"
         testaments = [name for name in ("ot", "nt") if (self.data / f"{name}{suffix}").is_file()]
         if not testaments:
-            raise self.fault(f"{self.data} has neither ot{suffix} nor nt{suffix}")
+            raise self.fault(f"{self.data} has neither ot{quoted(suffix)} nor nt{quoted(suffix)}")
         try:
             structure = BibleStructure(versification, testaments)
         except ValueError:

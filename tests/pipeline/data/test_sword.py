@@ -180,6 +180,7 @@ def test_damage_is_no_missing_verse(tmp_path, verses, damage):
         ("OSIS", "OSIS\nVersification=Klingon", "Versification=klingon is not known"),
         ("UTF-8", "UTF-7½", "Encoding=utf-7½ is none of UTF-8, Latin-1"),
         ("./modules/english/", "./mods.d/", "mods.d has neither ot nor nt"),
+        ("RawText", "zText\nBlockType=\3HAPTER", "english has neither ot. zz nor nt. zz"),
         ("./modules/english/", "/", "its DataPath=/ is not in"),
         ("./modules/english/", "./modules/../../..", "its DataPath=./modules/../../.. is not in"),
         ("./modules/english/", "a\0b", "its DataPath=a b is not in"),
