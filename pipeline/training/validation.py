@@ -5,6 +5,7 @@ order, each exactly once. Where the model has several directions each is scored 
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,9 @@ from typing import NamedTuple
 
 import torch
 from pytorch_lightning import Trainer
+from pytorch_lightning.utilities import rank_zero_only
+from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
 from torch import distributed
 
 from pipeline.checkpoint import written_whole
@@ -67,6 +71,17 @@ def spread(rows: list[int], most: int) -> list[int]:
     return [rows[i * len(rows) // count] for i in range(count)]
 
 
+def too_short_for_bleu(references: Sequence[str], target_language: str) -> bool:
+    """Whether hardly a reference has as many words as the longest n-gram that BLEU counts.
+
+    Raises:
+        ValueError: what tells the words of this language is not installed.
+    """
+    words = BLEU(tokenize=bleu_tokenizer(target_language)).tokenizer
+    long = sum(len(words(text).split()) >= MAX_NGRAM_ORDER for text in references)
+    return 10 * long < len(references)
+
+
 class Validator:
     """Scores the model of ``module`` on the validation split."""
 
@@ -88,9 +103,23 @@ class Validator:
         pairs = prepared.valid.select([row for direction in self.directions for row in direction.rows])
         self.sources, self.references = list(pairs["source"]), list(pairs["target"])
         self.languages = [self.tokenizers.language_of(ids) for ids in pairs["source_ids"]]
+        short = [
+            direction.name
+            for direction, references in self.by_direction(self.references)
+            if too_short_for_bleu(references, direction.target_language)
+        ]
+        if short and rank_zero_only.rank == 0:
+            warnings.warn(
+                f"hardly a validation reference of {', '.join(short)} has the {MAX_NGRAM_ORDER} words in a row that "
+                "BLEU counts: it may stay at 0 while translations are right, and chrF tells more (trainer.metric=chrf)",
+                stacklevel=2,
+            )
+
+    def by_direction(self, texts: Sequence[str]) -> Iterator[tuple[Direction, Sequence[str]]]:
+        """Each direction with those of the texts, which stand as the references do, that are its own."""
+        begin = 0
         for direction in self.directions:
-            # One that is missing must not end training at its first validation.
-            bleu_tokenizer(direction.target_language)
+            yield direction, texts[begin : (begin := begin + len(direction.rows))]
 
     def scores(self, trainer: Trainer) -> tuple[dict[str, float], list[str]]:
         """Columns of the log, and the translations."""
@@ -103,11 +132,11 @@ class Validator:
 
     def scores_of(self, translations: list[str]) -> dict[str, float]:
         """BLEU and chrF, and, where there are several directions, those of each."""
-        each, begin = {}, 0
-        for direction in self.directions:
-            part = slice(begin, begin := begin + len(direction.rows))
-            texts = translations[part], self.references[part]
-            each[direction.name] = score(*texts, direction.target_language, metrics=SCORED)
+        pairs = zip(self.by_direction(translations), self.by_direction(self.references), strict=True)
+        each = {
+            direction.name: score(texts, references, direction.target_language, metrics=SCORED)
+            for (direction, texts), (_, references) in pairs
+        }
         scores = {name: mean(results[name].value for results in each.values()) for name in SCORED}
         if len(each) > 1:
             scores |= {f"{name}_{direction}": each[direction][name].value for name in SCORED for direction in each}

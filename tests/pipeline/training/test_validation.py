@@ -1,5 +1,6 @@
 """What a validation scores: every direction by itself."""
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_single_direction_has_no_scores_of_its_own():
     some = validator(200, CORPORA[:1], [0, 0], GERMAN)
     assert some.columns == []
     assert some.scores_of(GERMAN).keys() == {"bleu", "chrf"}
+
+
+def test_it_is_told_once_at_the_start_where_bleu_has_too_few_words():
+    short = ["ein Hund!", "der Hund schläft", "heute nicht."] * 5  # marks are words to BLEU
+    told = "hardly a validation reference of en-de has the 4 words in a row"
+    for longer in (0, 1):
+        with pytest.warns(UserWarning, match=told) as warned:
+            validator(200, CORPORA[:1], [0] * (15 + longer), short + GERMAN[:1] * longer)
+        assert len(warned) == 1
+    # The words of a language without blanks are those that its BLEU counts.
+    with pytest.warns(UserWarning, match=told):
+        validator(200, CORPORA, [0, 1, 2], CHINESE[:1] * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        validator(200, CORPORA[:1], [0] * 17, short + GERMAN)
 
 
 def test_directions_share_the_sentences_and_a_small_one_is_not_forgotten():
