@@ -22,7 +22,7 @@ def alternatives(
 
     Args:
         sentence: What is translated, in quotes.
-        model: A run folder (its best model), a model folder, or a checkpoint; one, and no export.
+        model: A run folder (its best model), a model folder, or a checkpoint; no export; several, with commas, are one.
         prefix: How the translation begins.
         count: Alternatives, the most probable first.
     """

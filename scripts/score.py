@@ -22,7 +22,7 @@ def score(
     is a search's alone.
 
     Args:
-        model: A run folder (its best model), a model folder, or a checkpoint; one, and no export.
+        model: A run folder (its best model), a model folder, or a checkpoint; no export; several, with commas, are one.
         source: Sentences, one a line; with target.
         target: Their translations, line by line.
         pairs: Instead of both, a table of two columns with a tab between and no header, or .jsonl with "source" and

@@ -1,4 +1,5 @@
-"""What a model thinks of given translations (forced decoding), and how else it would go on at a place in one."""
+"""What a model, or several as one, think of given translations (forced decoding), and how else they would go on at a
+place in one."""
 
 import itertools
 import json
@@ -7,17 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from models.ensemble import Ensemble, EnsembleState
 from models.length import LENGTH_NORMALISATIONS
 from models.search import normalised, score_targets
 from pipeline.config import CorporaConfig, SearchConfig, require, require_positions
-from pipeline.data.batching import BatchPlan, collate
+from pipeline.data.batching import Batch, BatchPlan, collate
 from pipeline.data.cleaning import normalise
 from pipeline.data.corpora import KINDS
 from pipeline.data.lines import read_aligned, read_lines, shown
 from pipeline.data.progress import progress
 from pipeline.data.tokenizer import EOS_ID, PAD_ID, UNK_ID
-from pipeline.inference.engine import Source, TorchEngine, rules_of
+from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine, rules_of
 from pipeline.inference.outputs import written
 from pipeline.inference.translation import Translation
 from pipeline.inference.translator import Translator
@@ -46,7 +49,7 @@ def score_pairs(
         ValueError: a pair is too long for the positions that the model has learned.
     """
     search = search or translator.search
-    engine = _torch_engine(translator)
+    engines = _engines(translator)
     rows = iter(pairs)
     for first in itertools.count(1, search.tokens_per_batch):
         if not (some := list(itertools.islice(rows, search.tokens_per_batch))):
@@ -56,29 +59,34 @@ def score_pairs(
             [normalise(target, translator.unicode_form) for _, target in some]
         )
         for row, (source, target) in enumerate(zip(sources, targets, strict=True), first):
-            require_positions(engine.model.config, max(len(source), len(target)) + 1, f"pair {row}")
-        yield from score_ids(engine, sources, targets, search)
+            for engine in engines:
+                require_positions(engine.model.config, max(len(source), len(target)) + 1, f"pair {row}")
+        yield from score_ids(engines, sources, targets, search)
 
 
 @torch.inference_mode()
 def score_ids(
-    engine: TorchEngine, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], search: SearchConfig
+    engines: Sequence[TorchEngine],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    search: SearchConfig,
 ) -> list[PairScore]:
-    """The score of every pair, both sides in pieces without the end of sentence."""
+    """The score that one model, or several as one, give to every pair, both sides in pieces without the end of
+    sentence."""
     length = LENGTH_NORMALISATIONS[search.length_normalisation](search.length_penalty)
     found = [PairScore(-math.inf, -math.inf, len(ids) + 1) if ids else PairScore(0.0, 0.0, 0) for ids in targets]
     seen = [row for row, ids in enumerate(sources) if ids]  # a blank source is not shown to the model
     lengths = ([len(side[row]) for row in seen] for side in (sources, targets))
-    for numbers in BatchPlan(*lengths, search.tokens_per_batch).batches()[0] if seen else []:
+    budget = max(1, search.tokens_per_batch // len(engines))  # of all models' logits in memory at once
+    for numbers in BatchPlan(*lengths, budget).batches()[0] if seen else []:
         rows = [seen[number] for number in numbers]
         batch = collate([(sources[row], targets[row]) for row in rows], update_tokens=0)
-        target_out = batch.target_out.to(engine.device)
-        memory = engine.model.encode(batch.source.to(engine.device))
+        target_out = batch.target_out.to(engines[0].device)
         totals = score_targets(
-            engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)),
+            _logits(engines, batch, search),
             target_out,
             pad_id=PAD_ID,
-            forbidden_ids=engine.vocabulary.forbidden_ids,
+            forbidden_ids=engines[0].vocabulary.forbidden_ids,
             repetition=search.repetition_penalty,
         )
         counts = (target_out != PAD_ID).sum(1)
@@ -88,9 +96,28 @@ def score_ids(
     return found
 
 
-def _torch_engine(translator: Translator) -> TorchEngine:
-    require(isinstance(translator.engine, TorchEngine), "one model scores, no export and no ensemble: name one run")
-    return translator.engine
+def _engines(translator: Translator) -> Sequence[TorchEngine]:
+    if isinstance(translator.engine, EnsembleEngine):
+        return translator.engine.engines
+    require(isinstance(translator.engine, TorchEngine), "an export gives no scores: name the run that it was made of")
+    return [translator.engine]
+
+
+def _logits(engines: Sequence[TorchEngine], batch: Batch, search: SearchConfig) -> Tensor:
+    """What the models say of every token of the targets, [B, T, V]."""
+    source, target_in = batch.source.to(engines[0].device), batch.target_in.to(engines[0].device)
+    logits = [engine.project(engine.model.decode(target_in, engine.model.encode(source))) for engine in engines]
+    if len(logits) == 1:
+        return logits[0]
+    forbidden = engines[0].vocabulary.forbidden_ids
+    # An ensemble combines rows, whatever they are: here all positions, of which the models have just said this.
+    ensemble = Ensemble([_said] * len(logits), forbidden, search.ensemble, search.ensemble_weights)
+    combined, _ = ensemble.step(target_in.reshape(-1, 1), EnsembleState(tuple(each.flatten(0, 1) for each in logits)))
+    return combined.view_as(logits[0])
+
+
+def _said(_: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    return logits, logits
 
 
 class Alternative(NamedTuple):
@@ -112,9 +139,9 @@ def alternatives(
             there are tokens, or ``search`` draws samples.
     """
     search = search or translator.search
-    engine = _torch_engine(translator)
+    engines = _engines(translator)
     require(search.method == "beam", "search.method=sampling draws, and alternatives are looked for: leave it out")
-    engine.require(search)
+    translator.engine.require(search)
     [ids], [begun] = (
         translator.source_ids([sentence]),
         translator.tokenizers.target.encode([normalise(prefix, translator.unicode_form)]),
@@ -127,18 +154,18 @@ def alternatives(
     )
     require(UNK_ID not in begun, f'--prefix="{prefix}" has a character that the model cannot write: leave it out')
     batch = collate([(ids, begun)], update_tokens=0)
-    memory = engine.model.encode(batch.source.to(engine.device))
-    logits = engine.project(engine.model.decode(batch.target_in.to(engine.device), memory)[:, -1])
-    said = torch.tensor([begun], dtype=torch.long, device=engine.device)
-    log_probs = normalised(logits, said.new_tensor(engine.vocabulary.forbidden_ids), said, search.repetition_penalty)
-    for rule in rules_of(search, [Source(tuple(ids))], translator.banned(search), engine.device):
+    logits = _logits(engines, batch, search)[:, -1]
+    said = torch.tensor([begun], dtype=torch.long, device=logits.device)
+    forbidden = said.new_tensor(engines[0].vocabulary.forbidden_ids)
+    log_probs = normalised(logits, forbidden, said, search.repetition_penalty)
+    for rule in rules_of(search, [Source(tuple(ids))], translator.banned(search), logits.device):
         rule(log_probs, said, said.new_zeros(1))
     possible = int((log_probs > -math.inf).sum())
     require(1 <= count <= possible, f"{count} alternatives are not to be had: ask for 1 to {possible}")
     best, tokens = (column.tolist() for column in log_probs[0].exp().topk(count))
     asked = [Source(tuple(ids), (*begun, token)) for token in tokens if token != EOS_ID]
     going_on = iter(translator.search_for(asked, search))
-    [ended], [text] = score_ids(engine, [ids], [begun], search), translator.tokenizers.target.decode([begun])
+    [ended], [text] = score_ids(engines, [ids], [begun], search), translator.tokenizers.target.decode([begun])
     end = Translation(text, ended.score, True, tuple(begun))
     return [
         Alternative(probability, end if token == EOS_ID else next(going_on)[0])

@@ -76,7 +76,7 @@ def test_the_model_s_own_translations_get_the_score_that_its_search_gave_them(tr
     found = translator.engine.search([Source(ids) for ids in sources], search, 3)
     pairs = [(ids, each) for ids, row in zip(sources, found, strict=True) for each in row if each.finished]
     assert len(pairs) > 12
-    scores = score_ids(translator.engine, [ids for ids, _ in pairs], [each.ids for _, each in pairs], search)
+    scores = score_ids([translator.engine], [ids for ids, _ in pairs], [each.ids for _, each in pairs], search)
     assert [each.score for each in scores] == pytest.approx([each.score for _, each in pairs], abs=1e-5)
 
 
@@ -149,8 +149,8 @@ def test_a_pair_too_long_for_learned_positions_is_named(translator):
         list(score_pairs(short, [("seen", "a mat"), ("seen", "a mat " * 30)]))
 
 
-def test_scores_need_one_model_itself(translator):
-    with pytest.raises(ValueError, match="one model scores, no export and no ensemble: name one run"):
+def test_scores_need_a_model_itself(translator):
+    with pytest.raises(ValueError, match="an export gives no scores: name the run that it was made of"):
         list(score_pairs(Translator(None, translator.tokenizers, Configuration()), [("a", "b")]))
 
 
