@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.checkpoint import checkpoints, read_checkpoint
 from pipeline.config import Configuration
+from pipeline.data.tokenizer import PAD_ID
 from pipeline.training import run_log
+from pipeline.training.module import TranslationModule
 from pipeline.training.run_log import read_rows
 
 ADJECTIVES = {"red": "rot", "blue": "blau", "green": "grün", "black": "schwarz"}
@@ -92,3 +95,41 @@ def rows():
         return [{name: value for name, value in row.items() if name not in clocked} for row in read_rows(path)]
 
     return read
+
+
+def newest(configuration) -> dict:
+    return read_checkpoint(checkpoints(configuration.output.run)[-1])
+
+
+def assert_same_training(found, expected):
+    """Weights and the optimizer's moments, bit for bit."""
+    found, expected = newest(found), newest(expected)
+    assert found["global_step"] == expected["global_step"]
+    torch.testing.assert_close(found["state_dict"], expected["state_dict"], rtol=0, atol=0)
+    torch.testing.assert_close(found["optimizer_states"], expected["optimizer_states"], rtol=0, atol=0)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The sources of every batch that is trained on, with the epoch."""
+    batches = []
+    step = TranslationModule.training_step
+
+    def recording_step(self, batch):
+        batches.append((self.current_epoch, [tuple(row[row != PAD_ID].tolist()) for row in batch.source]))
+        return step(self, batch)
+
+    monkeypatch.setattr(TranslationModule, "training_step", recording_step)
+    return batches
+
+
+def stop_at(step, monkeypatch, action):
+    """Call ``action`` in the forward pass of that update."""
+    original = TranslationModule.training_step
+
+    def training_step(self, batch):
+        if self.global_step + 1 == step:
+            action()
+        return original(self, batch)
+
+    monkeypatch.setattr(TranslationModule, "training_step", training_step)

@@ -1,74 +1,23 @@
+"""Training from a configuration to a run folder: what a run leaves, and what it has learned."""
+
 import csv
-import os
 import runpy
-import signal
-import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from pytorch_lightning import Callback
 from torch.nn.functional import cross_entropy
 
 from pipeline.checkpoint import average_states, checkpoints, load_model, model_state, read_checkpoint, step_of
-from pipeline.config import TrainerConfig
 from pipeline.data.batching import collate
-from pipeline.data.tokenizer import PAD_ID
 from pipeline.inference.engine import TorchEngine
 from pipeline.inference.evaluation import score
-from pipeline.inference.held_out import evaluate_models
 from pipeline.inference.translator import Translator
-from pipeline.training.callbacks import WholeFiles
 from pipeline.training.fit import fit
-from pipeline.training.module import TranslationModule
 from pipeline.training.optimizer import SCHEDULES
-from pipeline.training.signals import StopSignals
-from pipeline.training.training import build_trainer
-from tests.pipeline.training.conftest import PAIRS
+from tests.pipeline.training.conftest import PAIRS, assert_same_training
 
 ROOT = Path(__file__).parents[3]
-
-
-def newest(configuration) -> dict:
-    return read_checkpoint(checkpoints(configuration.output.run)[-1])
-
-
-def assert_same_training(found, expected):
-    """Weights and the optimizer's moments, bit for bit."""
-    found, expected = newest(found), newest(expected)
-    assert found["global_step"] == expected["global_step"]
-    torch.testing.assert_close(found["state_dict"], expected["state_dict"], rtol=0, atol=0)
-    torch.testing.assert_close(found["optimizer_states"], expected["optimizer_states"], rtol=0, atol=0)
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """The sources of every batch that is trained on, with the epoch."""
-    batches = []
-    step = TranslationModule.training_step
-
-    def recording_step(self, batch):
-        batches.append((self.current_epoch, [tuple(row[row != PAD_ID].tolist()) for row in batch.source]))
-        return step(self, batch)
-
-    monkeypatch.setattr(TranslationModule, "training_step", recording_step)
-    return batches
-
-
-def stop_at(step, monkeypatch, action):
-    """Call ``action`` in the forward pass of that update."""
-    original = TranslationModule.training_step
-
-    def training_step(self, batch):
-        if self.global_step + 1 == step:
-            action()
-        return original(self, batch)
-
-    monkeypatch.setattr(TranslationModule, "training_step", training_step)
-
-
-# What a run leaves
 
 
 def test_a_run_leaves_what_the_plan_promises(tiny, rows, capsys, curves):
@@ -148,233 +97,6 @@ def test_the_average_of_the_last_checkpoints_is_shipped_where_it_is_better(tiny,
     torch.testing.assert_close(model.state_dict(), average, rtol=0, atol=0)
 
 
-# Going on
-
-
-def test_a_run_that_goes_on_is_the_unbroken_run(tiny, seen):
-    """Stopped inside an epoch, at its end and at the end of the next; whether or not other processes load the data."""
-    whole = tiny("whole")
-    fit(whole)
-    unbroken = list(seen)
-    seen.clear()
-    for stop, num_workers in ((3, 0), (5, 2), (10, 0), (12, 0)):
-        broken = tiny("broken", max_steps=stop, batching=dict(tokens_per_batch=100, num_workers=num_workers))
-        fit(broken)
-    assert seen == unbroken
-    assert_same_training(broken, whole)
-
-
-def test_every_epoch_sees_every_pair_once(tiny, seen):
-    fit(tiny("broken", max_steps=0, max_epochs=1))
-    fit(tiny("broken", max_steps=0, max_epochs=2))
-    for epoch in (0, 1):
-        rows = [row for e, batch in seen if e == epoch for row in batch]
-        assert len(rows) == len(set(rows)) == len(PAIRS)
-
-
-def test_a_log_row_spans_a_break(tiny, rows):
-    """Stopped between two rows of the log, the next row still is the mean since the last."""
-    whole, broken = tiny("whole", log_every=4), tiny("broken", log_every=4)
-    fit(whole)
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(6, patch, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(SystemExit):
-            fit(broken)
-    fit(broken)
-    assert rows(broken) == rows(whole)
-
-
-@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_lets_the_update_be_finished_and_saved(tiny, monkeypatch, capsys, number, status):
-    configuration = tiny()
-    stop_at(6, monkeypatch, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(SystemExit) as ended:
-        fit(configuration)
-    assert ended.value.code == status
-    assert newest(configuration)["global_step"] == 6
-    assert "stopped after update 6, which is saved; the same command goes on" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_time_counts_over_restarts(tiny):
-    configuration = tiny(max_steps=0, max_minutes=0.02, validate_every=1000)
-    fit(configuration)
-    before = newest(configuration)
-    longer = tiny(max_steps=0, max_minutes=0.03, validate_every=1000)
-    fit(longer)
-    standing = newest(longer)["callbacks"]["AfterUpdate"]["standing"]
-    assert 1.2 <= before["callbacks"]["AfterUpdate"]["standing"]["seconds"] < 1.8 <= standing["seconds"] < 3
-
-
-def test_training_stops_when_nothing_gets_better(tiny, capsys, monkeypatch):
-    monkeypatch.setitem(SCHEDULES, "linear", lambda config, d_model: lambda step, progress: 1e-3 if step < 3 else 1.0)
-    patient = dict(max_steps=100, validate_every=1, patience=3, metric="loss", validation_sentences=0)
-    configuration = tiny(optimizer=dict(schedule="linear"), **patient)
-    fit(configuration)
-    assert newest(configuration)["global_step"] == 5
-    assert "no better loss in trainer.patience=3 validations" in capsys.readouterr().err
-
-
-def test_a_run_may_be_spread_over_devices_and_accumulation_anew(tiny, capsys):
-    """The same batches make an update, or else the run is another one."""
-    fit(tiny(max_steps=6))
-    with pytest.raises(ValueError, match=r"begun with 1 batches per update.*accumulate_batches=2 are 2"):
-        fit(tiny(accumulate_batches=2))
-
-
-def test_other_options_are_refused_or_reported(tiny, capsys):
-    fit(tiny(max_steps=6))
-    with pytest.raises(ValueError, match=r"optimizer\.learning_rate=0\.1, but .*run was begun with .*=0\.005: go back"):
-        fit(tiny(optimizer=dict(learning_rate=0.1)))
-    with pytest.raises(ValueError, match=r"seed=2, but .* was begun with seed=1"):
-        fit(tiny(seed=2))
-    capsys.readouterr()
-    fit(tiny(max_steps=8))
-    assert "goes on with trainer.max_steps=8 (was 6)" in capsys.readouterr().err
-
-
-def test_a_corpus_that_has_changed_is_refused(tiny, tmp_path):
-    files = [tmp_path / "mine.src", tmp_path / "mine.tgt"]
-
-    def configuration(tokenizer_sees: str):
-        for file, lines in zip(files, zip(*PAIRS, strict=True), strict=True):
-            file.write_text("\n".join([*lines, tokenizer_sees]) + "\n", encoding="utf-8")
-        paths = [str(file) for file in files]
-        return tiny(
-            corpora=dict(train=paths, valid=tiny().corpora.valid, test=tiny().corpora.test),
-            cleaning=dict(drop_overlap=False, near_overlap=0.0, drop_identical=False),
-            output=dict(data=str(tmp_path / "data")),
-            **dict(max_steps=2, validation_sentences=0, metric="loss"),
-        )
-
-    run = fit(configuration("fish"))
-    (run / "finished.json").unlink()
-    with pytest.raises(ValueError, match=r"was trained with another tokenizer than the one in .*data: choose another"):
-        fit(configuration("bear"))
-
-
-# What goes wrong
-
-
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tiny, capsys):
-    whole, broken = tiny("whole"), tiny("broken")
-    fit(whole)
-    fit(tiny("broken", max_steps=10))
-    last = checkpoints(broken.output.run)[-1]
-    last.write_bytes(last.read_bytes()[:1000])
-    capsys.readouterr()
-    fit(broken)
-    said = capsys.readouterr().err
-    assert f"{last.name}: the checkpoint is damaged" in said and "from update 8" in said
-    assert_same_training(broken, whole)
-
-
-def test_a_damaged_checkpoint_is_left_out_of_the_average(tiny, capsys):
-    run = fit(tiny(max_steps=8))
-    *_, damaged, newest = checkpoints(run)
-    damaged.write_bytes(damaged.read_bytes()[:1000])
-    fit(tiny(max_steps=9))
-    assert f"{damaged.name}: the checkpoint is damaged" in capsys.readouterr().err
-    assert load_model(run).metrics["average"]["steps"] == [step_of(newest), 9]
-
-
-def test_too_little_memory_is_explained_and_the_last_checkpoint_is_intact(tiny, monkeypatch):
-    configuration = tiny()
-
-    def run_out():
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with monkeypatch.context() as patch:
-        stop_at(6, patch, run_out)
-        with pytest.raises(ValueError, match=r"too little memory: lower batching\.tokens_per_batch=100"):
-            fit(configuration)
-    assert newest(configuration)["global_step"] == 5
-    fit(configuration)
-    assert newest(configuration)["global_step"] == 12
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tiny, monkeypatch):
-    configuration = tiny()
-    save = torch.save
-
-    def full(content, file):
-        if content["global_step"] == 8:
-            file.write(b"half of it")
-            raise OSError(28, "No space left on device")
-        save(content, file)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", full)
-        told = (
-            r"step-0000008\.ckpt could not be written .*No space left.*: make room on the disk of .*run, and the same"
-        )
-        with pytest.raises(OSError, match=told):
-            fit(configuration)
-    left = {path.name for path in Path(configuration.output.run, "checkpoints").iterdir()}
-    assert left == {"step-0000004.ckpt", "step-0000005.ckpt"}
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no file that is always full")
-def test_a_checkpoint_that_finds_the_disk_full_says_so(monkeypatch):
-    monkeypatch.setattr("pipeline.training.callbacks.written_whole", lambda path: nullcontext(Path("/dev/full")))
-    with pytest.raises(
-        OSError, match=r"some\.ckpt could not be written \(.*No space left on device\); the checkpoint bef"
-    ):
-        WholeFiles().save_checkpoint({"weights": torch.zeros(100_000)}, "some.ckpt")
-
-
-def test_a_warmup_that_is_longer_than_the_training_is_told(tiny):
-    with pytest.warns(UserWarning) as told:
-        fit(tiny(max_steps=2, max_epochs=1, optimizer=dict(warmup_steps=40), validation_sentences=0, metric="loss"))
-    texts = [str(warning.message) for warning in told if "warmup" in str(warning.message)]
-    assert texts[0] == (
-        "optimizer.warmup_steps=40 is more than the 2 updates that trainer.max_steps=2 allows: the learning rate gets "
-        "to 5.0% of its peak at most: lower optimizer.warmup_steps"
-    )
-    assert len(texts) == 2 and "updates that trainer.max_epochs=1 allows" in texts[1]
-
-
-def test_more_devices_than_there_are_are_told(monkeypatch):
-    monkeypatch.setattr("pipeline.training.training.available_cores", lambda: 2)
-    with pytest.warns(UserWarning, match="trainer.devices=9 processes take turns on 2 cores: lower it"):
-        build_trainer(TrainerConfig(devices=9, accelerator="cpu", precision="32"), Callback())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match="trainer.devices=9, but torch sees 1 GPUs: lower it"):
-        build_trainer(TrainerConfig(devices=9, precision="32"), Callback())
-
-
-def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tiny):
-    configuration = tiny(optimizer=dict(learning_rate=1e30, warmup_steps=1), validate_every=100)
-    with pytest.raises(ValueError, match=r"not finite any more .*lower optimizer\.learning_rate=1e\+30"):
-        fit(configuration)
-    for path in checkpoints(configuration.output.run):
-        assert all(tensor.isfinite().all() for tensor in read_checkpoint(path)["state_dict"].values())
-
-
-def test_words_that_cannot_be_counted_are_known_before_the_work(tiny, seen, monkeypatch):
-    run = fit(tiny("other"))
-    monkeypatch.setitem(sys.modules, "MeCab", None)
-    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
-    monkeypatch.setattr(Translator, "translate", None)
-    seen.clear()
-    for work in (
-        lambda: fit(tiny(corpora=dict(target_language="ja-x-fit"))),
-        lambda: evaluate_models([str(run)], target_language="ja-x-evaluate"),
-    ):
-        with pytest.raises(ValueError, match=r"which is not installed: pip install 'sacrebleu\[ja\]'"):
-            work()
-    assert seen == []
-
-
-def test_a_metric_needs_sentences(tiny):
-    with pytest.raises(ValueError, match=r"validation_sentences=0 leaves trainer\.metric=bleu without a value"):
-        fit(tiny(validation_sentences=0))
-
-
-# Learning
-
-
 def test_a_tiny_model_learns_to_translate_word_by_word(tiny):
     configuration = tiny(
         model=dict(d_model=32, d_ff=64, num_heads=2, encoder_layers=2, decoder_layers=2, dropout=0.0),
@@ -430,24 +152,6 @@ def test_the_last_checkpoints_can_be_averaged_by_hand(tiny, capsys):
         average(model=str(run), last=50)
     with pytest.raises(ValueError, match="--last=0 must be at least 1"):
         average(model=str(run), last=0)
-
-
-def test_slurms_signal_is_heard_where_there_is_slurm(monkeypatch):
-    signals = StopSignals(print)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    before = signal.getsignal(signal.SIGUSR1)
-    signals.install()
-    os.kill(os.getpid(), signal.SIGUSR1)
-    signals.restore()
-    assert signals.received == signal.SIGUSR1
-    assert signal.getsignal(signal.SIGUSR1) is before
-
-
-def test_a_second_interrupt_ends_at_once():
-    signals = StopSignals(print)
-    signals.receive(signal.SIGINT, None)
-    with pytest.raises(KeyboardInterrupt):
-        signals.receive(signal.SIGINT, None)
 
 
 def test_the_record_can_be_read_by_any_program(tiny):
