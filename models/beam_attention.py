@@ -12,6 +12,7 @@ descends from. Three beams, after three steps, each slot named by the token it h
 
 The search's choice of parents selects rows of this matrix; keys and values stay where they are, where a cache with a
 row for each hypothesis copies all of them at every step. Queries of a sentence are read in one product with its slots.
+Now and then the slots that none descends from any more (c, above) are left behind.
 """
 
 from collections.abc import Callable
@@ -27,8 +28,8 @@ from models.cache import KeyValueCache, share_heads
 from models.fused_attention import attend_briefly, briefly
 
 HIDDEN = float("-inf")
-GROWTH = 16
-"""Room for so many further steps is made at once, or for as many as there were, if they are more."""
+GROWTH = 8
+"""Room for so many further steps is made at once."""
 
 
 class Slots:
@@ -43,7 +44,7 @@ class Slots:
         """These slots up to ``length``, and then the new ones, whose place may be more than one dimension."""
         new, slots = keys.shape[2:-1].numel(), self
         if length != self.used or length + new > self.keys.size(2):
-            room = length + max(length, GROWTH * new)
+            room = length + max(length, GROWTH * new)  # who leaves nothing behind copies ever more, and ever less often
             slots = Slots(*(x.new_empty(*x.shape[:2], room, x.size(3)) for x in (self.keys, self.values)))
             slots.keys[:, :, :length] = self.keys[:, :, :length]
             slots.values[:, :, :length] = self.values[:, :, :length]
@@ -52,11 +53,14 @@ class Slots:
         slots.used = length + new
         return slots
 
-    def select(self, sentences: Int[Tensor, " kept"], length: int) -> "Slots":
-        """The slots of these sentences up to ``length``, with the same room."""
-        slots = Slots(self.keys.index_select(0, sentences), self.values.index_select(0, sentences))
-        slots.used = length
-        return slots
+    def select(self, sentences: Int[Tensor, " kept"], slots: Int[Tensor, "kept slots"], spare: int) -> "Slots":
+        """These slots of these sentences, with room for ``spare`` more."""
+        heads, room = self.keys.shape[1:3]
+        first = (sentences[:, None] * heads + torch.arange(heads, device=slots.device)) * room  # [B', H]
+        rows = first[:, :, None] + F.pad(slots, (0, spare))[:, None]  # what fills the room is never read
+        selected = Slots(*(F.embedding(rows, x.reshape(-1, x.size(3))) for x in (self.keys, self.values)))
+        selected.used = slots.size(1)
+        return selected
 
 
 class Ancestry:
@@ -66,17 +70,22 @@ class Ancestry:
     """
 
     def __init__(
-        self, hidden: Float[Tensor, "batch beams slots"], positions: Int[Tensor, " slots"], num_positions: int = 0
+        self,
+        hidden: Float[Tensor, "batch beams slots"],
+        positions: Int[Tensor, "batch slots"],
+        num_positions: int = 0,
+        num_tidied: int = 0,
     ):
         self.hidden = hidden  # 0 for a hypothesis's own slots, -inf for those of others
         self.positions = positions  # of the target, from 0
         self.num_positions = num_positions
+        self.num_tidied = num_tidied  # slots there were when some were last left behind
         self._grown = self._selected = None
 
     @classmethod
     def nothing(cls, like: Float[Tensor, "batch *any"]) -> "Ancestry":
         """Of sentences of one hypothesis each that has not begun."""
-        return cls(like.new_zeros(len(like), 1, 0), torch.zeros(0, dtype=torch.long, device=like.device))
+        return cls(like.new_zeros(len(like), 1, 0), torch.zeros(len(like), 0, dtype=torch.long, device=like.device))
 
     def grown(self, new: int) -> "Ancestry":
         """Every hypothesis goes on by ``new`` positions of its own, those of a hypothesis side by side."""
@@ -86,16 +95,30 @@ class Ancestry:
             own = torch.eye(beams, device=self.hidden.device, dtype=self.hidden.dtype).log().repeat_interleave(new, 1)
             positions = torch.arange(self.num_positions, total, device=self.positions.device).repeat(beams)
             self._grown = Ancestry(
-                torch.cat([self.hidden, own.expand(batch, -1, -1)], 2), torch.cat([self.positions, positions]), total
+                torch.cat([self.hidden, own.expand(batch, -1, -1)], 2),
+                torch.cat([self.positions, positions.expand(batch, -1)], 1),
+                total,
+                self.num_tidied,
             )
         return self._grown
 
-    def selected(self, rows: Int[Tensor, "sentences beams"]) -> "Ancestry":
+    def selected(self, rows: Int[Tensor, "sentences beams"]) -> tuple["Ancestry", tuple[Tensor, Tensor] | None]:
+        """That of these hypotheses; and, if slots are left behind, those that stay: sentences [B'], slots [B', L']."""
         if self._selected is None or self._selected[0] is not rows:
-            beams = self.hidden.size(1)
-            hidden = self.hidden[rows[:, :1] // beams, rows % beams]
-            self._selected = rows, Ancestry(hidden, self.positions, self.num_positions)
-        return self._selected[1]
+            batch, beams, length = self.hidden.shape
+            sentences = rows[:, 0] // beams
+            hidden, positions = self.hidden[sentences[:, None], rows % beams], self.positions
+            grown = length - self.num_tidied >= GROWTH * beams and beams > 1
+            if len(rows) == batch and not grown:
+                self._selected = rows, Ancestry(hidden, positions, self.num_positions, self.num_tidied), None
+            else:
+                needed = (hidden == 0).any(1)
+                most = int(needed.sum(1).max())  # sentences that need fewer keep some that are hidden from all
+                slots = needed.byte().argsort(stable=True, dim=1, descending=True)[:, :most]
+                hidden = hidden.gather(2, slots[:, None].expand(-1, hidden.size(1), -1))
+                positions = positions[sentences].gather(1, slots)
+                self._selected = rows, Ancestry(hidden, positions, self.num_positions, most), (sentences, slots)
+        return self._selected[1:]
 
 
 class BeamTree(NamedTuple):
@@ -115,12 +138,9 @@ class BeamTree(NamedTuple):
         return BeamTree(self.slots.append(length, keys, values), ancestry)
 
     def select(self, rows: Int[Tensor, "sentences beams"]) -> "BeamTree":
-        batch, beams, length = self.ancestry.hidden.shape
-        ancestry = self.ancestry.selected(rows)
-        if len(rows) == batch:
-            return BeamTree(self.slots, ancestry)
-        sentences = rows[:, 0] // beams
-        return BeamTree(self.slots.select(sentences, length), ancestry)
+        ancestry, kept = self.ancestry.selected(rows)
+        slots = self.slots if kept is None else self.slots.select(*kept, spare=GROWTH * rows.size(1))
+        return BeamTree(slots, ancestry)
 
     def read(
         self, q: Float[Tensor, "rows heads new dim"], score_bias: Callable[[Tensor, int], Tensor | None]
@@ -138,9 +158,11 @@ class BeamTree(NamedTuple):
             hidden = hidden[:, :, None, :, None]  # [B, 1, 1, W, 1, L]
             if new > 1:
                 now = torch.arange(tree.num_positions - new, tree.num_positions, device=q.device)[:, None]
-                hidden = hidden.masked_fill(tree.positions > now, HIDDEN)
+                hidden = hidden.masked_fill(tree.positions[:, None, None, None, None] > now, HIDDEN)
             if bias is not None:
-                hidden = hidden + bias[..., tree.positions].unflatten(1, (shared, groups))[:, :, :, None]
+                positions = tree.positions[:, None, None].expand(-1, *bias.shape[1:3], -1)
+                bias = bias.expand(batch, -1, -1, -1).gather(3, positions)
+                hidden = hidden + bias.unflatten(1, (shared, groups))[:, :, :, None]
             hidden = hidden.expand(-1, -1, groups, -1, new, -1).flatten(2, 4)
         queries = q.view(batch, beams, shared, groups, new, dim).permute(0, 2, 3, 1, 4, 5)
         queries = queries.reshape(batch, shared, groups * beams * new, dim)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from models.masks import Mask
@@ -41,6 +41,33 @@ class KeyValueCache(NamedTuple):
         return KeyValueCache(*(x.index_select(0, rows.flatten()) for x in self))
 
 
+class Rows(NamedTuple):
+    """The rows of a state that a step is asked about. What a layer remembers has all of them, so that nothing moves;
+    what it computes by itself, it computes of these."""
+
+    asked: Int[Tensor, " asked"] | None = None
+    """Their numbers; None: all."""
+
+    places: Int[Tensor, " rows"] | None = None
+    """Of every row, where it is among them; of others, any."""
+
+    @classmethod
+    def only(cls, asked: Int[Tensor, " asked"], total: int) -> "Rows":
+        places = asked.new_zeros(total)
+        places[asked] = torch.arange(len(asked), device=asked.device)
+        return cls(asked, places)
+
+    def spread(self, x: Shaped[Tensor, "asked *any"]) -> Shaped[Tensor, "rows *any"]:
+        """All rows; those of others say anything."""
+        return x if self.places is None else x.index_select(0, self.places)
+
+    def take(self, x: Float[Tensor, "rows *any"]) -> Float[Tensor, "asked *any"]:
+        return x if self.asked is None else x.index_select(0, self.asked)
+
+
+ALL_ROWS = Rows()
+
+
 class DecoderState(NamedTuple):
     """Where decoding stands: N rows, the B sentences they translate (N / B beams each), and what both have said.
 
@@ -62,6 +89,17 @@ class DecoderState(NamedTuple):
 
     beams: int = 1
     """Rows of each sentence."""
+
+    rows: Rows = ALL_ROWS
+    """Those that the next step reads a token of."""
+
+    def only(self, asked: Int[Tensor, " asked"]) -> "DecoderState":
+        """The next step is asked about these rows alone; what becomes of the others is not to be selected."""
+        return self._replace(rows=Rows.only(asked, self.mask.keys.size(0) * self.beams))
+
+    def read(self, past: tuple[Any, ...], length: int) -> "DecoderState":
+        """The state when so many tokens more are read, of which layers remember ``past``."""
+        return self._replace(past=past, position=self.position + length, rows=ALL_ROWS)
 
     def select(self, rows: Int[Tensor, "sentences beams"]) -> "DecoderState":
         """The state of these rows (flat numbers of present rows, repeated or left out at will).

@@ -28,6 +28,9 @@ class EnsembleState(NamedTuple):
     def select(self, rows: Int[Tensor, "sentences beams"]) -> "EnsembleState":
         return EnsembleState(tuple(state.select(rows) for state in self.states))
 
+    def only(self, asked: Int[Tensor, " asked"]) -> "EnsembleState":
+        return EnsembleState(tuple(state.only(asked) for state in self.states))
+
 
 @dataclass(frozen=True)
 class Ensemble:

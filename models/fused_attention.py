@@ -72,9 +72,12 @@ def attend_briefly(
     bias: Float[Tensor, "#batch #heads #queries #keys"] | None,
 ) -> Float[Tensor, "batch heads queries value"]:
     """The plain formula; ``bias``, -inf for keys that a query may not see, leaves each query one at least."""
-    scores = (q * q.size(-1) ** -0.5) @ k.mT
-    if bias is not None:
-        scores += bias
+    scale = q.size(-1) ** -0.5
+    if bias is None:
+        scores = (q * scale) @ k.mT
+    else:  # in one pass with the product
+        scores = bias.to(q.dtype).expand(*q.shape[:-1], -1).clone(memory_format=torch.contiguous_format)
+        scores.flatten(0, 1).baddbmm_(q.flatten(0, 1), k.flatten(0, 1).mT, alpha=scale)
     if scores.size(-1) >= 16:
         return scores.softmax(-1) @ v
     # torch's softmax of rows shorter than a vector register takes ten times as long, and so does the exponential

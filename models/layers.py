@@ -11,6 +11,7 @@ from models import attention, flex_attention, fused_attention
 from models.additive_attention import AdditiveAttention
 from models.attention import Attention, DotProductAttention
 from models.beam_attention import BeamAttention
+from models.cache import ALL_ROWS, Rows
 from models.config import ModelConfig
 from models.dropout import Dropout
 from models.linear_attention import EluAttention, Performer
@@ -126,7 +127,7 @@ class GatedFeedForward(nn.Module):
 
 
 FEED_FORWARDS: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    "relu": lambda config: FeedForward(config, nn.ReLU()),
+    "relu": lambda config: FeedForward(config, nn.ReLU(inplace=True)),
     "gelu": lambda config: FeedForward(config, nn.GELU()),
     "swiglu": GatedFeedForward,
 }
@@ -159,11 +160,17 @@ class DecoderLayer(nn.Module):
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
     def forward(
-        self, x: Float[Tensor, "rows target width"], past: Any, start: int, memory: Any, mask: Mask
-    ) -> tuple[Float[Tensor, "rows target width"], Any]:
+        self,
+        x: Float[Tensor, "asked target width"],
+        past: Any,
+        start: int,
+        memory: Any,
+        mask: Mask,
+        rows: Rows = ALL_ROWS,
+    ) -> tuple[Float[Tensor, "asked target width"], Any]:
         """The next hidden states, and ``past`` grown by the positions of ``x``, the first of which is ``start``."""
         first, second, third = self.residuals
-        attended, past = self.self_attention(first.before(x), self.mask, past, start)
+        attended, past = self.self_attention(first.before(x), self.mask, past, start, rows)
         x = first.after(x, attended)
-        x = second(x, lambda x: self.cross_attention(x, memory, mask))
+        x = second(x, lambda x: self.cross_attention(x, memory, mask, rows))
         return third(x, self.feed_forward), past

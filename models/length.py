@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Scores = float | Float[Tensor, "*any"]
-Lengths = int | Int[Tensor, "*any"]
+Scores = float | Float[Tensor, "*#any"]
+Lengths = int | Int[Tensor, "*#any"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from models.attention import Attention
-from models.cache import share_heads
+from models.cache import ALL_ROWS, Rows, share_heads
 from models.masks import Mask
 from models.positions import RelativePositions
 
@@ -47,8 +47,8 @@ class MultiHeadAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # [B, L, H K] -> [B, H, L, K]
 
-    def mix(self, heads: Tensor) -> Tensor:
-        return self.output(heads.transpose(1, 2).flatten(-2))  # [B, H, L, K] -> [B, L, D]
+    def join(self, heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).flatten(-2)  # [B, H, L, K] -> [B, L, H K]
 
 
 class SelfAttention(MultiHeadAttention):
@@ -68,18 +68,23 @@ class SelfAttention(MultiHeadAttention):
         self.query_key_value = projection(d_model, d_model, self.key_value_width, self.key_value_width, gain=SOFT)
 
     def forward(
-        self, x: Float[Tensor, "batch length width"], mask: Mask, past: Any = None, start: int = 0
-    ) -> tuple[Float[Tensor, "batch length width"], Any]:
-        """Attends over ``past`` and ``x``, whose first position is ``start``; also returns the past of the next
-        step."""
-        q, k, v = self.queries_keys_values(x, start)
+        self,
+        x: Float[Tensor, "asked length width"],
+        mask: Mask,
+        past: Any = None,
+        start: int = 0,
+        rows: Rows = ALL_ROWS,
+    ) -> tuple[Float[Tensor, "asked length width"], Any]:
+        """Attends over ``past``, which has all rows, and ``x``, whose first position is ``start``; also returns the
+        past of the next step."""
+        q, k, v = self.queries_keys_values(x, start, rows)
         past = self.start(x) if past is None else past
         heads, past = self.attend.grow(q, k, v, past, mask, self.positions.score_bias, self.dropout)
-        return self.mix(heads), past
+        return self.output(rows.take(self.join(heads))), past
 
-    def queries_keys_values(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
+    def queries_keys_values(self, x: Tensor, start: int, rows: Rows = ALL_ROWS) -> tuple[Tensor, Tensor, Tensor]:
         widths = x.size(-1), self.key_value_width, self.key_value_width
-        q, k, v = map(self.split, self.query_key_value(x).split(widths, dim=-1))
+        q, k, v = map(self.split, rows.spread(self.query_key_value(x)).split(widths, dim=-1))
         return *self.positions.rotate(q, k, start), v
 
     def start(self, x: Float[Tensor, "batch length width"], ancestry: Any = None) -> Any:
@@ -107,12 +112,14 @@ class CrossAttention(MultiHeadAttention):
         return self.attend.remember(*self.keys_values(states), mask)
 
     def forward(
-        self, x: Float[Tensor, "rows length width"], memory: Any, mask: Mask
-    ) -> Float[Tensor, "rows length width"]:
+        self, x: Float[Tensor, "asked length width"], memory: Any, mask: Mask, rows: Rows = ALL_ROWS
+    ) -> Float[Tensor, "asked length width"]:
         """``memory`` has one row per sentence; several successive rows of ``x`` (its beams) may share one, and then
         act as the queries of one call instead of copying it."""
-        grouped = self.query(x).reshape(memory[0].size(0), -1, x.size(-1))  # [N, L, D] -> [B, beams * L, D]
-        return self.mix(self.attend.recall(self.split(grouped), memory, mask, self.dropout)).view_as(x)
+        q = rows.spread(self.query(x))
+        grouped = q.reshape(memory[0].size(0), -1, q.size(-1))  # [N, L, D] -> [B, beams * L, D]
+        heads = self.attend.recall(self.split(grouped), memory, mask, self.dropout)
+        return self.output(rows.take(self.join(heads).view_as(q)))
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.key_value(states).chunk(2, dim=-1)

@@ -174,6 +174,7 @@ class RecurrentModel(EncoderDecoder):
         self, ids: Int[Tensor, "rows new"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows new width"], DecoderState]:
         first, *further = self.decoder
+        ids = state.rows.spread(ids)  # an LSTM's rows are not worth sparing
         x, grown = first(self.dropout(self.scaled(self.target_embedding, ids)), state.past[0])
         past = [grown]
         context = self.context(x, *state.memory, state.mask)
@@ -182,4 +183,4 @@ class RecurrentModel(EncoderDecoder):
             x = x + y
             past.append(grown)
         hidden = self.output(self.dropout(torch.cat([x, context], -1))).tanh()
-        return hidden, state._replace(past=tuple(past), position=state.position + ids.size(1))
+        return state.rows.take(hidden), state.read(tuple(past), ids.size(1))

@@ -2,7 +2,8 @@
 
 A step takes the last token of every row and the state, and returns next-token logits and the new state. The state
 needs one method, ``select(rows)``: go on with these rows. The sentences of a batch advance together, but what is kept
-of a sentence depends on that sentence alone, and one that is done leaves the batch.
+of a sentence depends on that sentence alone, and one that is done leaves the batch. Where a state can be asked about
+some of its rows alone (``only(rows)``), hypotheses that can no longer win cost no step.
 
 The score of a hypothesis is the sum of its tokens' log-probabilities, normalised for its length (``models.length``).
 Probabilities are the model's: normalised over all tokens but the forbidden ones, which stand for no text. Whatever else
@@ -24,8 +25,11 @@ from models.length import LengthNormalisation
 from models.rules import IMPOSSIBLE, Rule, repetition_penalty
 from models.terms import APART, Progress, Words, choose_each
 
-LEAVING = 0.125
+LEAVING = 0.25
 """Sentences that are done leave the batch once they are such a part of it: to leave is to copy those that stay."""
+
+SPARING = 0.0625
+"""Rows are left out of a step where they are such a part of all: to leave them out is to copy some of the others."""
 
 UNNORMALISED = LengthNormalisation(0.0)
 
@@ -34,6 +38,13 @@ UNNORMALISED = LengthNormalisation(0.0)
 class State(Protocol):
     def select(self, rows: Int[Tensor, "sentences beams"]) -> State:
         """The state of these rows; rows of one sentence stay together, sentences keep their order, some may go."""
+
+
+@runtime_checkable
+class SparingState(State, Protocol):
+    def only(self, asked: Int[Tensor, " asked"]) -> SparingState:
+        """The next step is given tokens of these rows alone, and gives logits of them. Then there are all rows again,
+        of which the others say nothing and are not selected for what they say."""
 
 
 S = TypeVar("S", bound=State)
@@ -115,17 +126,20 @@ def beam_search(
     histories = alive.new_full((len(alive), 1, longest), eos_id)
     kept = num_hypotheses if groups == 1 else beam_size  # groups may find the same
     running = torch.ones_like(alive, dtype=torch.bool)  # those of them that are not waiting to leave
+    asked = None  # rows that the step is asked about; None: all
+    spares = isinstance(state, SparingState) and groups == 1 and not terms and bonus is None
     finished = Found.nothing(histories, kept)
     unfinished = Found.nothing(histories, kept)
 
     for position in range(1, longest + 1):
         beams = totals.size(1)
         limits = max_lengths[alive]
-        logits, state = step(tokens.view(-1, 1), state)
-        so_far = histories.flatten(0, 1)[:, : position - 1]
+        of_rows = tokens.view(-1, 1), histories.flatten(0, 1)[:, : position - 1], alive.repeat_interleave(beams)
+        ids, so_far, sentences = of_rows if asked is None else (x[asked] for x in of_rows)
+        logits, state = step(ids, state)
         log_probs = normalised(logits, forbidden, so_far, repetition)
         for rule in rules:
-            rule(log_probs, so_far, alive.repeat_interleave(beams))
+            rule(log_probs, so_far, sentences)
         if terms:
             options = {
                 "eos_id": eos_id,
@@ -136,7 +150,7 @@ def beam_search(
             *chosen, progress = choose_each(progress, totals, log_probs.view(*totals.shape, -1), **options)
             ending, living = (Candidates(*rows) for rows in chosen)
         else:
-            ending, living = _continuations(totals, log_probs, eos_id, beam_size, groups, diversity)
+            ending, living = _continuations(totals, log_probs, asked, eos_id, beam_size, groups, diversity)
 
         # Histories are filled up with end of sentence, so an ending one's ids are its parent's.
         scores = length.worth(ending.totals, position)
@@ -149,22 +163,32 @@ def beam_search(
         histories[:, :, position - 1] = tokens
         unfinished.replace(alive, length.worth(totals, position), histories, running & (totals != IMPOSSIBLE).any(1))
 
-        worst = finished.scores[alive, -1]
-        done = worst > IMPOSSIBLE if beam_size == 1 else length.hope(totals.amax(1), position, limits) <= worst
-        running &= (limits > position) & ~done
+        worst = finished.scores[alive, -1:]
+        wins = worst == IMPOSSIBLE if beam_size == 1 else length.hope(totals, position, limits[:, None]) > worst
+        running &= (limits > position) & wins.any(1)
         rows = living.parents + beams * torch.arange(len(alive), device=alive.device)[:, None]
+        if spares:  # who cannot win goes on as if it were the best one, and as nothing to choose from
+            wins &= running[:, None]
+            totals = totals.masked_fill(~wins, IMPOSSIBLE)
+            rows = torch.where(wins, rows, rows[:, :1])
+        asked = None
         if position % check_every == 0 or position == longest:
-            going = running.nonzero()[:, 0]  # the one wait for the device
+            going = running.nonzero()[:, 0]  # the one wait for the device, or one of two
             if len(going) == 0:
                 break
             if len(alive) - len(going) < len(alive) * LEAVING:
                 going = torch.arange(len(alive), device=alive.device)
-            alive, running, tokens, totals, histories, rows = (
-                x[going] for x in (alive, running, tokens, totals, histories, rows)
+            alive, running, tokens, totals, histories, rows, wins = (
+                x[going] for x in (alive, running, tokens, totals, histories, rows, wins)
             )
             if terms:
                 progress, beam_sizes = ([x[i] for i in going.tolist()] for x in (progress, beam_sizes))
+            if spares:
+                asked = wins.expand_as(rows).flatten().nonzero()[:, 0]
+                asked = asked if rows.numel() - len(asked) >= rows.numel() * SPARING else None
         state = state.select(rows)
+        if asked is not None:
+            state = state.only(asked)
     return _hypotheses(finished, unfinished, num_hypotheses, eos_id)
 
 
@@ -198,18 +222,27 @@ class Candidates(NamedTuple):
 
 
 def _continuations(
-    totals: Tensor, log_probs: Tensor, eos_id: int, beam_size: int, groups: int, diversity: float
+    totals: Float[Tensor, "sentences beams"],
+    log_probs: Float[Tensor, "asked vocabulary"],
+    asked: Int[Tensor, " asked"] | None,
+    eos_id: int,
+    beam_size: int,
+    groups: int,
+    diversity: float,
 ) -> tuple[Candidates, Candidates]:
     """Those that end here and count, among twice ``beam_size``, and ``beam_size`` that live on; the total of what is
     none is -inf."""
-    sentences, beams = totals.shape
-    log_probs = log_probs.view(sentences, beams, -1)
+    beams = totals.size(1)
+    rows = torch.arange(totals.numel(), device=totals.device).view_as(totals)  # of ``log_probs``
+    if asked is not None:
+        rows = torch.zeros_like(rows).view(-1).index_copy(0, asked, rows.view(-1)[: len(asked)]).view_as(rows)
+    blocks = Blocks.of(log_probs)
     share = beam_size // groups
     ending, living = [], []
     for first in range(0, beam_size, share):
         members = slice(first, first + share) if beams == beam_size else slice(None)  # at first all grow from one
         # Each parent may end in one way only, so twice the share leaves enough of both.
-        found = _best(totals[:, members], log_probs[:, members], 2 * share, first)
+        found = blocks.best(totals[:, members], rows[:, members], 2 * share, first)
         ranks = found.totals
         if first:
             taken = torch.cat([candidates.tokens for candidates in living], 1)
@@ -277,38 +310,48 @@ def normalised(logits: Tensor, forbidden: Tensor, so_far: Tensor, repetition: fl
 BLOCK = 64
 
 
-def _best(
-    totals: Float[Tensor, "sentences beams"],
-    log_probs: Float[Tensor, "sentences beams vocabulary"],
-    count: int,
-    penalised: int = 0,
-) -> Candidates:
-    """The ``count`` best continuations of each sentence, best first, filled up with impossible ones; and so many more
-    that they are still among them when ``penalised`` tokens of every hypothesis lose some of their worth.
+class Blocks(NamedTuple):
+    """Rows of numbers among which the best are soon found: the n best lie in the n blocks of greatest maximum, which
+    takes a third of the time of looking at every one."""
 
-    The n best lie in the n blocks of greatest maximum, which takes a third of the time of looking at every one.
-    """
-    beams, width = log_probs.shape[1:]
-    wanted = count + penalised * beams
-    n = min(wanted, beams * width)
-    blocks = width // BLOCK
-    if beams * blocks <= 2 * n:
-        values, ids = (totals[:, :, None] + log_probs).flatten(1).topk(n)
-    else:
-        tail = blocks * BLOCK
-        blocked = log_probs[:, :, :tail].unflatten(-1, (blocks, BLOCK))
-        best = (blocked.amax(-1) + totals[:, :, None]).flatten(1).topk(n).indices[:, :, None]  # [B, n, 1]
-        within, rest = (torch.arange(*ends, device=totals.device) for ends in ((BLOCK,), (tail, width)))
-        ids = (best // blocks * width + best % blocks * BLOCK + within).flatten(1)
-        rest = rest + width * torch.arange(beams, device=totals.device)[:, None]  # what is in no block
-        ids = torch.cat([ids, rest.flatten().expand(len(ids), -1)], 1)
-        values = log_probs.flatten(1).gather(1, ids) + totals.gather(1, ids // width)
-        values, order = values.topk(n)
-        ids = ids.gather(1, order)
-    if n < wanted:
-        values = F.pad(values, (0, wanted - n), value=IMPOSSIBLE)
-        ids = F.pad(ids, (0, wanted - n))
-    return Candidates(values, ids // width, ids % width)
+    values: Float[Tensor, "rows width"]
+    maxima: Float[Tensor, "rows blocks"]
+
+    @classmethod
+    def of(cls, values: Float[Tensor, "rows width"]) -> Blocks:
+        blocks = values.size(1) // BLOCK
+        return cls(values, values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(-1))
+
+    def best(
+        self,
+        totals: Float[Tensor, "sentences beams"],
+        rows: Int[Tensor, "sentences beams"],
+        count: int,
+        penalised: int = 0,
+    ) -> Candidates:
+        """The ``count`` best continuations of each sentence, whose hypotheses go on as ``rows`` say, best first, filled
+        up with impossible ones; and so many more that they are still among them when ``penalised`` tokens of every
+        hypothesis lose some of their worth."""
+        beams, width, blocks = totals.size(1), self.values.size(1), self.maxima.size(1)
+        wanted = count + penalised * beams
+        n = min(wanted, beams * width)
+        if beams * blocks <= 2 * n:
+            values, ids = (totals[:, :, None] + self.values[rows]).flatten(1).topk(n)
+        else:
+            best = (self.maxima[rows] + totals[:, :, None]).flatten(1).topk(n).indices[:, :, None]  # [B, n, 1]
+            tail = blocks * BLOCK
+            within, rest = (torch.arange(*ends, device=totals.device) for ends in ((BLOCK,), (tail, width)))
+            ids = (best // blocks * width + best % blocks * BLOCK + within).flatten(1)
+            rest = rest + width * torch.arange(beams, device=totals.device)[:, None]  # what is in no block
+            ids = torch.cat([ids, rest.flatten().expand(len(ids), -1)], 1)
+            parents = ids // width
+            values = self.values.take(rows.gather(1, parents) * width + ids % width) + totals.gather(1, parents)
+            values, order = values.topk(n)
+            ids = ids.gather(1, order)
+        if n < wanted:
+            values = F.pad(values, (0, wanted - n), value=IMPOSSIBLE)
+            ids = F.pad(ids, (0, wanted - n))
+        return Candidates(values, ids // width, ids % width)
 
 
 def _pick(ids: Tensor, order: Tensor) -> Tensor:

@@ -45,9 +45,9 @@ class Transformer(EncoderDecoder):
         x = self.embed(ids, self.target_embedding, self.target_positions, state.position)
         past = []
         for layer, layer_past, layer_memory in zip(self.decoder, state.past, state.memory, strict=True):
-            x, grown = layer(x, layer_past, state.position, layer_memory, state.mask)
+            x, grown = layer(x, layer_past, state.position, layer_memory, state.mask, state.rows)
             past.append(grown)
-        return self.decoder_norm(x), state._replace(past=tuple(past), position=state.position + ids.size(1))
+        return self.decoder_norm(x), state.read(tuple(past), ids.size(1))
 
     def embed(
         self, ids: Int[Tensor, "rows length"], embedding: nn.Embedding, positions: AbsolutePositions, start: int = 0

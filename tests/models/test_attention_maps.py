@@ -36,10 +36,10 @@ def test_values_averaged_by_the_maps_are_what_each_layer_read(attention, shared)
     assert (len(maps.encoder), len(maps.decoder), len(maps.cross)) == (3, 2, 2)
     for weights, (module, given) in zip([*maps.encoder, *maps.decoder], within, strict=True):
         v = share_heads(module.queries_keys_values(given[0], 0)[2], 2)
-        assert_close(module.mix(weights @ v), module.forward(*given)[0])
+        assert_close(module.output(module.join(weights @ v)), module.forward(*given)[0])
     for weights, (module, given) in zip(maps.cross, across, strict=True):
         v = share_heads(module.keys_values(memory.states)[1], 2)
-        assert_close(module.mix(weights @ v), module.forward(*given))
+        assert_close(module.output(module.join(weights @ v)), module.forward(*given))
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)

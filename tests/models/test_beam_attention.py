@@ -36,11 +36,11 @@ def test_it_is_the_plain_cache_far_beyond_its_first_room(changes):
 
 
 def test_every_hypothesis_descends_from_its_parents_slots_and_its_own():
-    ancestry = Ancestry.nothing(torch.zeros(1, 1)).grown(1).selected(torch.tensor([[0, 0, 0]])).grown(1)
-    ancestry = ancestry.selected(torch.tensor([[0, 0, 2]])).grown(1)
+    first, _ = Ancestry.nothing(torch.zeros(1, 1)).grown(1).selected(torch.tensor([[0, 0, 0]]))
+    ancestry = first.grown(1).selected(torch.tensor([[0, 0, 2]]))[0].grown(1)
     visible = (ancestry.hidden == 0).int().tolist()
     assert visible == [[[1, 1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0, 1]]]
-    assert ancestry.positions.tolist() == [0, 1, 1, 1, 2, 2, 2]
+    assert ancestry.positions.tolist() == [[0, 1, 1, 1, 2, 2, 2]]
 
 
 def test_the_first_to_append_has_the_place_and_any_other_a_copy():

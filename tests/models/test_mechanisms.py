@@ -159,19 +159,24 @@ def model(request) -> EncoderDecoder:
 
 @torch.no_grad()
 def test_a_step_is_a_row_of_the_full_pass_whatever_rows_are_kept(model):
-    """Beams are copied, crossed over and left out, and a sentence leaves the batch."""
+    """Beams are copied, crossed over and left out, a sentence leaves the batch, and one beam of each may be asked
+    about alone."""
     going = torch.arange(3)  # the sentences still in the batch
     state = model.start(model.encode(SOURCE)).select(going[:, None].expand(-1, 2))
     prefixes = torch.empty(3, 2, 0, dtype=torch.long)
     for position in range(8):
         tokens = torch.randint(1, V, (len(going), 2, 1))
         prefixes = torch.cat([prefixes, tokens], dim=-1)
-        logits, state = model.step(tokens.view(-1, 1), state)
+        asked = torch.arange(2 * len(going)).view(-1, 2)
+        if position in (2, 4, 5):
+            asked = asked.gather(1, torch.randint(2, (len(going), 1)))
+            state = state.only(asked.flatten())
+        logits, state = model.step(tokens.view(-1, 1)[asked.flatten()], state)
         full = model(SOURCE[going].repeat_interleave(2, dim=0), prefixes.flatten(0, 1))
-        assert_close(logits, full[:, -1], **EXACT)
+        assert_close(logits, full[asked.flatten(), -1], **EXACT)
 
         kept = torch.tensor([0, 2]) if position == 4 else torch.arange(len(going))
-        chosen = torch.randint(2, (len(kept), 2))
+        chosen = torch.randint(2, (len(kept), 2)) if asked.size(1) == 2 else (asked % 2)[kept].expand(-1, 2)
         state = state.select(kept[:, None] * 2 + chosen)
         going, prefixes = going[kept], prefixes[kept[:, None], chosen]
 

@@ -64,22 +64,47 @@ class Prefixes:
         self.rows = rows
 
     def select(self, rows):
-        return Prefixes([self.rows[i] for i in rows.flatten().tolist()])
+        return type(self)([self.rows[i] for i in rows.flatten().tolist()])
+
+    def grown(self, tokens):
+        """What the step is asked about, and the state after it."""
+        grown = [(sentence, (*said, token)) for (sentence, said), token in zip(self.rows, tokens, strict=True)]
+        return grown, type(self)(grown)
 
 
-def options(problem, sentences=None):
+class SparingPrefixes(Prefixes):
+    asked = None
+
+    def only(self, asked):
+        state = SparingPrefixes(self.rows)
+        state.asked = asked.tolist()
+        return state
+
+    def grown(self, tokens):
+        if self.asked is None:
+            return super().grown(tokens)
+        assert 0 < len(self.asked) < len(self.rows)
+        grown, _ = Prefixes([self.rows[i] for i in self.asked]).grown(tokens)
+        rows = [grown[0]] * len(self.rows)  # who is not asked about says what another one does
+        for row, prefix in zip(self.asked, grown, strict=True):
+            rows[row] = prefix
+        return grown, SparingPrefixes(rows)
+
+
+def options(problem, sentences=None, kind=None):
     """The arguments of a search, for these sentences only."""
     sentences = range(len(problem.limits)) if sentences is None else sentences
+    kind = kind or (Prefixes, SparingPrefixes)[problem.seed % 2]
 
     def step(ids, state):
-        grown = [(s, (*said, token)) for (s, said), token in zip(state.rows, ids[:, 0].tolist(), strict=True)]
-        return torch.tensor([problem.logits(s, said[1:]) for s, said in grown]), Prefixes(grown)
+        grown, state = state.grown(ids[:, 0].tolist())
+        return torch.tensor([problem.logits(s, said[1:]) for s, said in grown]), state
 
     rules = [MinLength(problem.min_length, EOS), BannedPhrases(problem.banned)]
     rules += [NoRepeatNgram(problem.ngram)] if problem.ngram else []
     return {
         "step": step,
-        "state": Prefixes([(sentence, ()) for sentence in sentences]),
+        "state": kind([(sentence, ()) for sentence in sentences]),
         "max_lengths": torch.tensor([problem.limits[sentence] for sentence in sentences]),
         "bos_id": BOS,
         "eos_id": EOS,
@@ -282,6 +307,22 @@ def test_terms_do_not_matter_to_sentences_that_have_none(problem, beam_size):
 def test_looking_rarely_whether_a_sentence_is_done_changes_nothing(problem, check_every):
     lists = [beam_search(**options(problem), beam_size=2, check_every=every) for every in (1, check_every)]
     assert lists[0] == lists[1]
+
+
+@property_test
+@given(
+    st.integers(0, 999),
+    st.sampled_from(sorted(LENGTH_NORMALISATIONS)),
+    st.sampled_from([-0.3, 0.6, 1.0]),
+    st.integers(2, 5),
+    st.integers(1, 3),
+)
+def test_not_asking_about_who_cannot_win_changes_nothing(seed, normalisation, penalty, beam_size, check_every):
+    problem = Problem(seed, 5, (9, 7, 3), ((),) * 3, normalisation, penalty)
+    for num_hypotheses in 1, 2:
+        wanted = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
+        plain = beam_search(**options(problem, kind=Prefixes), **wanted)
+        assert beam_search(**options(problem, kind=SparingPrefixes), check_every=check_every, **wanted) == plain
 
 
 @property_test
