@@ -165,6 +165,14 @@ class CorporaConfig(CorpusConfig):
                 not (self.parts and getattr(self, name)),
                 f"corpora.{name} and corpora.parts both name data: move the former into one of the parts",
             )
+        directions = dict.fromkeys((corpus.source_language, corpus.target_language) for corpus in self.each)
+        for source, _ in directions:
+            targets = [target for other, target in directions if other == source]
+            require(
+                self.tags or len(targets) == 1,
+                f"corpora.parts translate {source} into {' and '.join(targets)}, and nothing tells the model which: "
+                "set corpora.tags=true",
+            )
         self.cleaning_of_each(CleaningConfig())
 
     def cleaning_of_each(self, cleaning: CleaningConfig) -> list[CleaningConfig]:
@@ -379,6 +387,8 @@ class TokenizerConfig:
         require(self.vocab_size >= 8, f"tokenizer.vocab_size={self.vocab_size} must be at least 8")
         for name in ("multiple_of", "max_piece_length"):
             require(getattr(self, name) >= 1, f"tokenizer.{name}={getattr(self, name)} must be at least 1")
+        again = [symbol for symbol in dict.fromkeys(self.symbols) if self.symbols.count(symbol) > 1]
+        require(not again, f"tokenizer.symbols names {again} more than once: once is enough")
         require(self.sample_pairs >= 0, f"tokenizer.sample_pairs={self.sample_pairs} must be 0 (all) or more")
         require(
             0.98 <= self.character_coverage <= 1,  # SentencePiece takes no other

@@ -58,14 +58,14 @@ def content(prepared: Prepared) -> tuple:
 
 @pytest.fixture
 def two_corpora(tmp_path) -> Configuration:
-    """Two hundred pairs that are alike to no other, and thirty in another language, of which twenty stand in both."""
+    """Two hundred pairs that are alike to no other, and thirty in other languages, of which twenty stand in both."""
     words = [f"{number * 7919 % 9973:04}{number * 104729 % 99991:05}" for number in range(900)]
     texts = [" ".join(words[number * 3 : number * 3 + 3]) for number in range(300)]
     parts = []
-    for language, rows in (("yy", range(200)), ("zz", range(180, 210))):
+    for source, language, rows in (("en", "yy", range(200)), ("fr", "zz", range(180, 210))):
         lines = {side: [f"{side} {texts[row]}" for row in rows] for side in ("xx", "yy")}
         files = [write_lines(tmp_path / f"{language}.{side}", lines[side]) for side in lines]
-        parts.append(CorpusConfig(train=files, target_language=language))
+        parts.append(CorpusConfig(train=files, source_language=source, target_language=language))
     return Configuration(
         corpora=CorporaConfig(parts=parts, valid_size=10, test_size=10),
         tokenizer=TokenizerConfig(vocab_size=60),

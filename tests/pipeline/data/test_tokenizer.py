@@ -160,6 +160,11 @@ def test_reserved_symbols_are_refused(symbol):
         learn(symbols=[symbol])
 
 
+def test_a_symbol_that_is_named_twice_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"tokenizer.symbols names \['<sep>'\] more than once: once is enough"):
+        TokenizerConfig(symbols=["<sep>", "<x>", "<sep>"])
+
+
 def test_a_character_coverage_that_cannot_be_trained_with_is_refused_at_once():
     assert learn(character_coverage=0.98)
     for coverage in (0.979, 1.01):

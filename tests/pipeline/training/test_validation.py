@@ -20,7 +20,7 @@ CORPORA = [CorpusConfig(target_language="de"), CorpusConfig(target_language="zh"
 def validator(count: int, corpora: list[CorpusConfig], corpus: list[int], targets: list[str]) -> Validator:
     """Of pairs of these corpora."""
     trainer = TrainerConfig(validation_sentences=count)
-    configuration = Configuration(corpora=CorporaConfig(parts=corpora), trainer=trainer)
+    configuration = Configuration(corpora=CorporaConfig(parts=corpora, tags=True), trainer=trainer)
     ids = [[5]] * len(corpus)
     valid = Dataset.from_dict({"source": targets, "target": targets, "source_ids": ids, "corpus": corpus})
     tokenizers = SimpleNamespace(language_of=lambda ids: "")
