@@ -108,9 +108,9 @@ def _otherwise(cells: list[str]) -> str:
     return "".join(f"; if {name} separate them, set corpora.kind={kind}" for name, kind in found[:1])
 
 
-def jsonl_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, ...]]:
-    """One JSON object a line; blank lines are skipped."""
-    source, target, group = _columns(corpus)
+def jsonl_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str | None, ...]]:
+    """One JSON object a line, its texts or null; blank lines are skipped."""
+    columns = [(setting, getattr(corpus, setting)) for setting in COLUMN_SETTINGS]
     for name in names:
         for number, line in enumerate(read_lines(name, corpus.encoding), 1):
             if not line or line.isspace():
@@ -120,33 +120,51 @@ def jsonl_pairs(corpus: CorpusConfig, names: list[str]) -> Iterator[tuple[str, .
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{place} is not one JSON object: {error}") from None
-            yield _text(row, source, place), _text(row, target, place), _group(row, group, place) if group else ""
+            if not isinstance(row, dict):
+                raise ValueError(f"{place} is not one JSON object: correct the row, or leave it out")
+            yield tuple([_text(row, setting, column, place) if column else "" for setting, column in columns])
 
 
-def _text(row: object, column: str, place: str) -> str:
-    value = _inside(row, column)
-    if not isinstance(value, str):
-        found = "nothing" if value is None else f"a {type(value).__name__}"
-        raise ValueError(f"{place}: {found} at {column} where text is needed: correct the row or the column's name")
+def _text(row: dict, setting: str, column: str, place: str) -> str | None:
     try:
-        value.encode()
+        value = _inside(row, column)
+    except KeyError:
+        raise ValueError(
+            f"{place} has no {column} among its keys ({quoted(', '.join(_keys(row)))}): set corpora.{setting}, or "
+            "correct the row"
+        ) from None
+    if isinstance(value, int) and setting == "group_column":
+        return str(value)
+    if not isinstance(value, str | None):
+        raise ValueError(
+            f"{place}: {column} holds a value of type {type(value).__name__}, not text: set corpora.{setting}, or "
+            "correct the row"
+        )
+    try:
+        (value or "").encode()
     except UnicodeEncodeError:
         raise ValueError(f"{place}: half of a surrogate pair at {column} is not text: correct the row") from None
     return value
 
 
-def _group(row: object, column: str, place: str) -> str:
-    value = _inside(row, column)
-    return str(value) if isinstance(value, int) else _text(row, column, place)
-
-
-def _inside(row: object, column: str) -> object:
-    """What is at a name, or else at a dotted path, of nested objects."""
-    if isinstance(row, dict) and column in row:
+def _inside(row: dict, column: str) -> object:
+    """What is at a name, or else at a dotted path, of nested objects; ``KeyError`` where they have no such place."""
+    if column in row:
         return row[column]
+    value: object = row
     for key in column.split("."):
-        row = row.get(key) if isinstance(row, dict) else None
-    return row
+        if value is None:  # what an object that is null would hold is null
+            break
+        if not isinstance(value, dict):
+            raise KeyError(key)
+        value = value[key]
+    return value
+
+
+def _keys(row: dict) -> Iterator[str]:
+    """How columns may be named, as far as the second level."""
+    for key, value in row.items():
+        yield from (f"{key}.{inner}" for inner in value) if isinstance(value, dict) and value else [key]
 
 
 def parquet_pairs(corpus: CorpusConfig, names: list[str], start: int = 0) -> Iterator[tuple[str | None, ...]]:
@@ -182,15 +200,19 @@ def column_paths(corpus: CorpusConfig, schema: pa.Schema, name: str) -> list[lis
     """
     paths = []
     for side, column in zip(("source", "target", "group"), _columns(corpus), strict=True):
-        names = [column]
+        names = [column] if column else []
         if column == side != "group":
             language = getattr(corpus, f"{side}_language")
             names += [f"translation.{language}", language]
-        found = [path for path in (_path(schema, name) for name in names) if path]
-        if column and not found:
-            columns = quoted(", ".join(_leaves(schema)))
-            raise ValueError(f"{name} has no text column {column}, only {columns}: set corpora.{side}_column")
-        paths += found[:1]
+        found = [(path, kind) for path, kind in (_typed_path(schema, name) for name in names) if kind]
+        fitting = [path for path, kind in found if _is_text(kind) or (side == "group" and pa.types.is_integer(kind))]
+        if names and not fitting:
+            what = f"no text column {column}, only {quoted(', '.join(_leaves(schema)))}"
+            if found:
+                path, kind = found[0]
+                what = f"{quoted(kind)} in column {'.'.join(path)} where text is needed"
+            raise ValueError(f"{name} has {what}: set corpora.{side}_column")
+        paths += fitting[:1]
     return paths
 
 
@@ -221,20 +243,23 @@ def _columns(corpus: CorpusConfig) -> list[str]:
     return [getattr(corpus, setting) for setting in COLUMN_SETTINGS]
 
 
-def _path(schema: pa.Schema, column: str) -> list[str]:
-    """The names that lead to a column of text or whole numbers; empty where there is none."""
+def _typed_path(schema: pa.Schema, column: str) -> tuple[list[str], pa.DataType | None]:
+    """The names that lead to a column, and the type of what it holds; no type where there is no such column."""
     keys = [column] if column in schema.names else column.split(".")
     fields = schema
     for number, key in enumerate(keys, 1):
         position = fields.get_field_index(key)
         if position < 0:
             are_lists = [(field.name, pa.types.is_list(field.type)) for field in fields] == [(n, True) for n in LISTS]
-            return keys if are_lists and number == len(keys) else []
+            return keys, fields.field("translation").type.value_type if are_lists and number == len(keys) else None
         kind = fields.field(position).type
         fields = kind if pa.types.is_struct(kind) else pa.schema([])
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return keys if is_text or pa.types.is_integer(kind) or pa.types.is_binary(kind) else []
+    return keys, kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_binary(kind)
 
 
 def _leaves(fields: pa.Schema | pa.StructType, inside: str = "") -> Iterator[str]:

@@ -157,15 +157,27 @@ def test_json_lines_may_be_nested_blank_or_hold_line_ends(folder):
     assert pairs(kind="jsonl", train=["a.jsonl"], **columns) == [("water", "Wasser"), ("two lines", "zwei Zeilen")]
 
 
+def test_null_in_json_lines_is_a_row_without_text_as_it_is_in_tables(folder):
+    rows = [{"translation": {"en": "water", "de": None}}, {"translation": None}]
+    write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    columns = {"source_column": "translation.en", "target_column": "translation.de"}
+    assert pairs(kind="jsonl", train=["a.jsonl"], **columns) == [("water", ""), ("", "")]
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ('{"source": "a"}', "nothing at target"),
-        ('{"source": null, "target": "b"}', "nothing at source"),
-        ('{"source": 5, "target": "b"}', "a int at source"),
+        (
+            '{"source": "a", "t": {"en": "b", "fr": "c"}}',
+            r"has no target among its keys \(source, t.en, t.fr\): set corpora.target_column, or correct the row",
+        ),
+        (
+            '{"source": 5, "target": "b"}',
+            "source holds a value of type int, not text: set corpora.source_column, or correct the row",
+        ),
         ('{"source": "a", "target": "b"}{"source": "c"}', "is not one JSON object"),
         ('{"source": "a", "target": "b', "is not one JSON object"),
-        ('["a", "b"]', "nothing at source"),
+        ('["a", "b"]', "is not one JSON object"),
         ('{"source": "\\ud83d", "target": "b"}', "half of a surrogate pair at source"),
     ],
 )
@@ -234,3 +246,13 @@ def test_settings_that_a_kind_does_not_read_are_no_part_of_its_identity(folder):
 def test_data_is_named_by_the_parts_or_by_the_whole_and_not_by_both(split):
     with pytest.raises(ValueError, match=f"corpora.{split} and corpora.parts both name data: move the former"):
         CorporaConfig(parts=[CorpusConfig(train=["a", "b"])], **{split: ["c", "d"]})
+
+
+def test_a_source_that_does_not_tell_its_target_s_language_needs_tags():
+    parts = [CorpusConfig(source_language=source, target_language=target) for source, target in ("ed", "ef", "de")]
+    told = "corpora.parts translate e into d and f, and nothing tells the model which: set corpora.tags=true"
+    with pytest.raises(ValueError, match=told):
+        CorporaConfig(parts=parts)
+    for allowed in (parts[:1] * 2, parts[::2]):
+        assert CorporaConfig(parts=allowed).parts == allowed
+    assert CorporaConfig(parts=parts, tags=True).parts == parts

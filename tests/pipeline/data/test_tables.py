@@ -147,7 +147,8 @@ def test_json_columns_are_names_before_they_are_paths():
     name = write("file", "\n".join(map(json.dumps, lines)))
     columns = {"source_column": "a.b", "target_column": "a.b", "group_column": "a.n"}
     assert rows("jsonl", name, **columns) == [("named", "named", "7"), ("named", "named", "eight")]
-    with pytest.raises(ValueError, match="file, row 1: nothing at a.b.c where text is needed"):
+    told = r"file, row 1 has no a.b.c among its keys \(a.b, a.b, a.n\): set corpora.source_column"
+    with pytest.raises(ValueError, match=told):
         rows("jsonl", name, **columns | {"source_column": "a.b.c"})
 
 
@@ -185,8 +186,17 @@ def test_more_rows_than_a_batch_keep_their_order(writer):
 def test_a_missing_column_of_a_columnar_file_is_named_with_what_there_is(writer):
     with pytest.raises(ValueError, match="file has no text column source, only t.en, t.fr, list: set corpora.source_c"):
         columnar(writer, {"t": [{"en": "a", "fr": "b"}], "list": [["a"]]})
-    with pytest.raises(ValueError, match="file has no text column list,"):
-        columnar(writer, {"list": [["a"]], "target": ["b"]}, source_column="list")
+
+
+@pytest.mark.parametrize("writer", COLUMNAR)
+def test_a_column_of_anything_but_text_is_refused_but_for_groups_of_numbers(writer):
+    columns = {"source": [7], "target": ["b"], "list": [["a"]], "translation": [{"en": "a"}]}
+    told = "file has int64 in column source where text is needed: set corpora.source_column"
+    with pytest.raises(ValueError, match=told):
+        columnar(writer, columns | {"translation": [1.5]})
+    with pytest.raises(ValueError, match="file has list<.*string> in column list where text is needed: set corpora.t"):
+        columnar(writer, columns, target_column="list")
+    assert columnar(writer, columns, group_column="source") == [("a", "b", "7")]
 
 
 @pytest.mark.parametrize("writer", COLUMNAR)
