@@ -7,10 +7,12 @@ import lzma
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLOCK = 1 << 18
 LONGEST = 1 << 20
 """Characters of the longest line, and of the longest text of any other kind of file."""
@@ -31,9 +33,10 @@ COMPRESSIONS = {
 """The codec of a file by the end of its name, and what its content begins with."""
 
 
-def read_lines(path: str | Path, encoding: str = "", setting: str = "{}") -> Iterator[str]:
+def read_lines(path: str | Path, encoding: str = "", setting: Callable[[str], str] = str) -> Iterator[str]:
     """The lines of a file, plain or compressed, or of the standard input (``-``), without their ends. ``encoding`` is
-    what a corpus is said to have; other text is UTF-8. ``setting`` is how ``corpora.encoding`` gives it another one.
+    what a corpus is said to have; other text is UTF-8. ``setting`` is what ``corpora.encoding`` is to be where
+    it has another one.
 
     U+2028, form feeds and lone carriage returns are text; a byte order mark at a line's start is not.
 
@@ -75,19 +78,15 @@ def read_lines(path: str | Path, encoding: str = "", setting: str = "{}") -> Ite
                 yield line.removesuffix("\r").removeprefix("\ufeff")
             number += len(lines)
             if wrong:
-                is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                likely = "utf-16" if is_utf16 else "latin-1"
-                remedy = f", or name its encoding (corpora.encoding={setting.format(likely)})" if of_corpus else ""
+                likely = "utf-16" if start.startswith(UTF16_MARKS) else "latin-1"
+                remedy = f", or name its encoding (corpora.encoding={setting(likely)})" if of_corpus else ""
                 raise ValueError(_wrong_byte(wrong, encoding, f"{name}, line {number + 1}", rest) + remedy)
 
 
 def read_aligned(paths: list[str], encodings: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
     """Lines with the same number of several files; ``ValueError`` where one has fewer than the others. ``encodings``
     are those of a corpus's source and target, the first two; others are UTF-8."""
-    of_sides = []
-    if encodings:
-        source, target = encodings
-        of_sides = [(source, f'"{{}} {target}"'), (target, f'"{source} {{}}"')]
+    of_sides = [(encoding, partial(_setting, paths, encodings, side)) for side, encoding in enumerate(encodings)]
     files = [read_lines(path, *of_side) for path, of_side in zip_longest(paths, of_sides, fillvalue=())]
     for number, lines in enumerate(zip_longest(*files), 1):
         if None in lines:
@@ -95,6 +94,23 @@ def read_aligned(paths: list[str], encodings: Sequence[str] = ()) -> Iterator[tu
             first, *others = (f"{path} has {count}" for path, count in zip(paths, counts, strict=True))
             raise ValueError(f"{first} lines but {' and '.join(others)}: line-aligned files are needed")
         yield lines
+
+
+def _setting(paths: list[str], encodings: Sequence[str], side: int, likely: str) -> str:
+    """What ``corpora.encoding`` is to be where a side is likely in another one, and maybe the other side as well."""
+    likely_of = [
+        "utf-16" if encoding == "utf-8" and _begins_as_utf16(path) else encoding
+        for path, encoding in zip(paths, encodings, strict=False)
+    ]
+    likely_of[side] = likely
+    return likely if {*likely_of} == {likely} else f'"{" ".join(likely_of)}"'
+
+
+def _begins_as_utf16(path: str) -> bool:
+    if not Path(path).is_file():  # what comes through a pipe is read once
+        return False
+    with open_binary(path) as file:
+        return file.peek(2).startswith(UTF16_MARKS)
 
 
 def shown(path: str | Path) -> str:

@@ -174,6 +174,14 @@ def test_aligned_files_of_a_corpus_may_differ_in_encoding(tmp_path):
         list(read_aligned(names, ["utf-16", "utf-8"]))
 
 
+def test_two_files_that_begin_as_utf_16_are_said_to_be_that_at_once(tmp_path):
+    names = [tmp_path / "a", tmp_path / "b"]
+    for name in names:
+        name.write_text("für\n", encoding="utf-16")
+    with pytest.raises(ValueError, match=r"a, line 1: .* is not utf-8: .*\(corpora.encoding=utf-16\)$"):
+        list(read_aligned(names, ["utf-8", "utf-8"]))
+
+
 def test_lines_before_a_wrong_byte_are_given_out_first(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("one\nzwölf\nM".encode() + b"\xfcll\nfour\n")
