@@ -16,6 +16,9 @@ def full_disk_told(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if any(words in str(error) for words in NO_ROOM):
-            raise OSError(f"{error}: make room on the disk of {folder}, and the same command goes on") from error
+        for words in NO_ROOM:
+            if words in str(error):
+                told = words if error.errno else error  # Arrow says it twice, with numbers
+                place = error.filename or folder
+                raise OSError(f"{told}: make room on the disk of {place}, and the same command goes on") from error
         raise

@@ -1,7 +1,5 @@
 """A full disk is told in one line, by whoever finds it full, and the work goes on when there is room."""
 
-import errno
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,13 +45,14 @@ def test_an_array_on_a_full_disk_is_told(tmp_path, monkeypatch):
     assert not (tmp_path / "a.npy").exists()
 
 
-def test_a_preparation_that_finds_the_disk_full_says_what_helps_and_goes_on(configuration, monkeypatch):
-    def fails(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_preparation_that_finds_the_disk_full_says_what_helps_and_goes_on(configuration, tmp_path, monkeypatch):
+    def fails(*_):  # as Arrow does
+        raise OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("pipeline.data.stages.write_array", fails)
-        with pytest.raises(OSError, match="No space left on device: make room on the disk of .*, and the same command"):
+        told = f"^No space left on device: make room on the disk of {tmp_path}, and the same command goes on$"
+        with pytest.raises(OSError, match=told):
             prepare(configuration)
     monkeypatch.setattr("pipeline.data.stages.clean_shard", None)  # that was done before
     assert len(prepare(configuration).train) == 60
