@@ -38,23 +38,15 @@ class Translator:
             to: the language to translate into, of a model that has several.
 
         Raises:
-            ValueError: the model has no tag for it.
+            ValueError: the model cannot be asked for it.
         """
-        corpora, languages = configuration.corpora, tokenizers.languages
-        require(
-            not to or to in languages,
-            f"--to {to}: this model translates into {', '.join(languages)}: choose among these"
-            if languages
-            else f"--to {to}: this model has no language tags, and translates into {corpora.target_language} unasked: "
-            "leave --to out",
-        )
-        self.to = to or (languages[0] if len(languages) == 1 else "")
+        directions = [(corpus.source_language, corpus.target_language) for corpus in configuration.corpora.each]
+        self.to = _tag_for(to, tokenizers.languages, directions)
         self.engine = engine
         self.tokenizers = tokenizers
         self.configuration = configuration
         self.unicode_form = configuration.cleaning.unicode_form
         self.search = configuration.search
-        directions = [(corpus.source_language, corpus.target_language) for corpus in corpora.each]
         self.languages = next((each for each in directions if each[1] == self.to), directions[0])
         self.undivided: re.Pattern | None = None
         """What an over-long sentence is not cut in."""
@@ -85,8 +77,8 @@ class Translator:
         ``to`` is the language to translate into, of a model that has several.
 
         Raises:
-            ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers, or none
-                for that language.
+            ValueError, OSError: as ``pipeline.checkpoint.load_model``, or the models have different tokenizers, or
+                cannot be asked for that language.
         """
         paths = [paths] if isinstance(paths, str | Path) else paths
         return cls(*load_engine(paths, device, precision, engine), to)
@@ -95,7 +87,7 @@ class Translator:
         """The same model, asked for that language; for none, as it is.
 
         Raises:
-            ValueError: the model has no tag for it.
+            ValueError: the model cannot be asked for it.
         """
         return Translator(self.engine, self.tokenizers, self.configuration, language) if language else self
 
@@ -270,3 +262,25 @@ class Translator:
         return [
             [Translation(next(texts), score, finished, tuple(ids)) for ids, score, finished in each] for each in found
         ]
+
+
+def _tag_for(to: str, tagged: Sequence[str], directions: Sequence[tuple[str, str]]) -> str:
+    """The language whose tag asks a model for ``to``, among those that it has tags for, or for its only one: none where
+    there is no tag, or the choice is still to be made.
+
+    Raises:
+        ValueError: the model cannot be asked for that language.
+    """
+    if tagged:
+        require(to in ("", *tagged), f"--to {to}: this model translates into {', '.join(tagged)}: choose among these")
+        return to or (tagged[0] if len(tagged) == 1 else "")
+    targets = {target for _, target in directions}
+    if len(targets) > 1:
+        trained = ", ".join(dict.fromkeys(map("-".join, directions)))
+        require(
+            not to,
+            f"--to {to}: this model was trained for {trained}, and has no language tags to be told by: leave --to out, "
+            "or train one with corpora.tags=true",
+        )
+    require(to in ("", *targets), f"--to {to}: this model translates into {', '.join(targets)} alone: leave --to out")
+    return ""

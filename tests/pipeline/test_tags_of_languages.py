@@ -11,7 +11,7 @@ from pipeline.checkpoint import build_model, save_model
 from pipeline.config import Configuration, OutputConfig, SearchConfig
 from pipeline.data.config import CleaningConfig, CorporaConfig, CorpusConfig, TokenizerConfig
 from pipeline.data.preparation import Prepared, prepare
-from pipeline.data.tokenizer import train_tokenizers
+from pipeline.data.tokenizer import Tokenizers, train_tokenizers
 from pipeline.inference.attention import attended
 from pipeline.inference.documents import load
 from pipeline.inference.evaluation import show
@@ -55,6 +55,13 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def translator(run) -> Translator:
     return Translator.load(run, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def untagged() -> tuple[Tokenizers, Configuration]:
+    """Of a model without tags, for English to German."""
+    tokenizers = train_tokenizers(WORDS, WORDS, TokenizerConfig(vocab_size=24))
+    return tokenizers, Configuration(corpora=CorporaConfig(target_language="de"))
 
 
 class Echo:
@@ -127,13 +134,25 @@ def test_a_language_is_asked_for_where_there_are_several_and_refused_where_there
     with pytest.raises(ValueError, match=r"^--to es: this model translates into de, fr: choose among these$"):
         load([str(run)], to="es")
     assert load([str(run)], to="fr", document=True, protect=["url"]).languages == ("en", "fr")
-    plain = train_tokenizers(WORDS, WORDS, TokenizerConfig(vocab_size=24))
-    untagged = replace(translator.configuration, corpora=CorporaConfig(target_language="de"))
-    with pytest.raises(ValueError, match=r"^--to de: this model has no language tags, and translates into de unasked"):
-        Translator(Echo(), plain, untagged, "de")
-    assert Translator(Echo(), plain, untagged).translate(["ra"]) == ["ra"]
     only = train_tokenizers(WORDS, WORDS, TokenizerConfig(vocab_size=24), languages=["de"])
-    assert Translator(Echo(), only, untagged).to == "de"
+    assert Translator(Echo(), only, Configuration()).to == "de"
+
+
+def test_a_model_without_tags_may_be_asked_for_its_only_language(untagged):
+    asked = Translator(Echo(), *untagged, "de")
+    assert asked.translate(["ra"]) == Translator(Echo(), *untagged).translate(["ra"]) == ["ra"]
+    assert asked.languages == ("en", "de")
+    with pytest.raises(ValueError, match=r"^--to fr: this model translates into de alone: leave --to out$"):
+        Translator(Echo(), *untagged, "fr")
+
+
+def test_a_model_without_tags_cannot_be_asked_for_one_of_several_languages(untagged):
+    tokenizers, configuration = untagged
+    both = [CorpusConfig("text", "en", "de"), CorpusConfig("text", "de", "en"), CorpusConfig("text", "en", "de")]
+    several = replace(configuration, corpora=CorporaConfig(parts=both))
+    assert Translator(Echo(), tokenizers, several).translate(["ra"]) == ["ra"]
+    with pytest.raises(ValueError, match=r"^--to de: this model was trained for en-de, de-en, and has no language"):
+        Translator(Echo(), tokenizers, several, "de")
 
 
 def test_paragraphs_and_protected_spans_keep_the_language(run):
