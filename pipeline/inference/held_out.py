@@ -5,14 +5,15 @@ import itertools
 import re
 import sys
 import warnings
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
-
-from pipeline.checkpoint import LoadedModel, fingerprint, load_model, written_whole
+from pipeline.checkpoint import fingerprint, written_whole
+from pipeline.config import require
 from pipeline.data.lines import read_lines
 from pipeline.data.preparation import Prepared
-from pipeline.inference.engine import TorchEngine
+from pipeline.inference.engine import default_device
 from pipeline.inference.evaluation import (
     Evaluation,
     EvaluationSet,
@@ -23,7 +24,6 @@ from pipeline.inference.evaluation import (
 )
 from pipeline.inference.translation import Sentence
 from pipeline.inference.translator import Translator
-from pipeline.inference.vocabulary import Vocabulary
 
 RESERVED = re.compile(r"(test|valid)(\.[^.]+-[^.]+)*")
 """Names of the sets that a run has itself, also by direction and by checkpoint."""
@@ -47,33 +47,31 @@ def evaluate_models(
         to: the language of the references, for models of several; without files, the only one that is evaluated.
 
     Raises:
-        ValueError: one file without the other, files of unequal length, no test set, or models with different ones.
+        ValueError: one file without the other, files of unequal length, no test set, models with different ones, or a
+            model that cannot be asked for the language. Of all models it is said before the first translates.
     """
     if bool(source) != bool(reference):
         raise ValueError("--source and --reference belong together: give both, or neither for the held-out test set")
-    sets = [given_set(source, reference)] if source else []
-    evaluations: list[list[Evaluation]] = []
+    device = default_device()
+    # Of many models, all may be more than the memory holds.
+    load = lru_cache(maxsize=1)(partial(Translator.load, device=device, precision="32"))
+    given = given_set(source, reference) if source else None
+    tasks: list[list[Task]] = []
     for path in paths:
-        model = load_model(path)
-        if not source:
-            its_own = own_test_sets(path, model, to)
-            if sets and [on[1:3] for on in sets] != [on[1:3] for on in its_own]:
-                raise ValueError(
-                    f"{paths[0]} and {path} have different test sets: name one for both with --source and --reference"
-                )
-            sets = its_own
-        settings = model.configuration.search.changed(search or {})
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        engine = TorchEngine(model.model.to(device), vocabulary=Vocabulary.of(model.tokenizers.target))
+        model = load(path)
+        model.engine.require(model.search.changed(search or {}))
+        tasks.append(tasks_for(path, model, given, to, target_language))
+        require_comparable(paths[0], tasks[0], path, tasks[-1])
+    evaluations: list[list[Evaluation]] = []
+    for path, its_tasks in zip(paths, tasks, strict=True):
+        model = load(path)
+        settings = model.search.changed(search or {})
         evaluations.append([])
-        for number, on in enumerate(sets):
-            translator = Translator(engine, model.tokenizers, model.configuration, to or _asked(on, model))
-            on = on._replace(target_language=target_language or on.target_language or translator.languages[1])
-            bleu_tokenizer(on.target_language)
+        for asked, on in its_tasks:
             print(f"{path}: translating {len(on.sources)} sentences of {on.name} on {device}", file=sys.stderr)
             place = f"{source}, line" if source else f"{on.name}, sentence"
-            asked = [Sentence(text, place=f"{place} {number}") for number, text in enumerate(on.sources, 1)]
-            found = [best for best, *_ in translator.hypotheses(asked, settings)]
+            texts = [Sentence(text, place=f"{place} {number}") for number, text in enumerate(on.sources, 1)]
+            found = [best for best, *_ in model.into(asked).hypotheses(texts, settings)]
             translations = [each.text for each in found]
             evaluation = evaluate(path, translations, on, compatibility, dataclasses.asdict(settings))
             if cut := sum(not each.finished for each in found):
@@ -82,13 +80,52 @@ def evaluate_models(
                 )
             keep(path, evaluation, on, its_own=not source)
             evaluations[-1].append(evaluation)
-            sets[number] = on
+    sets = [on for _, on in tasks[0]]
     return [(list(each), on) for each, on in zip(zip(*evaluations, strict=True), sets, strict=True)]
 
 
-def _asked(on: EvaluationSet, model: LoadedModel) -> str:
-    """The language that a model with tags is asked for."""
-    return on.target_language if model.tokenizers.languages else ""
+class Task(NamedTuple):
+    """What one model is evaluated on."""
+
+    to: str
+    """The language that it is asked for; of a model without tags none need be."""
+
+    on: EvaluationSet
+
+
+def tasks_for(path: str, model: Translator, given: EvaluationSet | None, to: str, target_language: str) -> list[Task]:
+    """The given sentences, or what was held out for each direction of the model, or for those into one language.
+
+    Raises:
+        ValueError: the model cannot be asked for the language, or is not told which, or BLEU cannot tell its words.
+    """
+    try:
+        asked = model.into(to)
+        if given:
+            asked.source_ids([])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    sets = [given._replace(target_language=asked.languages[1])] if given else own_test_sets(path, model, to)
+    tasks = []
+    for on in sets:
+        bleu_tokenizer(target_language or on.target_language)
+        tag = to or (on.target_language if model.tokenizers.languages else "")
+        tasks.append(Task(tag, on._replace(target_language=target_language or on.target_language)))
+    return tasks
+
+
+def require_comparable(first_path: str, first: list[Task], path: str, other: list[Task]) -> None:
+    """:raises ValueError: two models have not the same sentences to translate, or not into the same language."""
+    require(
+        [task.on[1:3] for task in first] == [task.on[1:3] for task in other],
+        f"{first_path} and {path} have different test sets: name one for both with --source and --reference",
+    )
+    for (_, on), (_, its) in zip(first, other, strict=True):
+        require(
+            on.target_language == its.target_language,
+            f"{first_path} translates into {on.target_language} and {path} into {its.target_language}: name the "
+            "language of the references with --target_language, or leave one of the models out",
+        )
 
 
 def given_set(source: str, reference: str) -> EvaluationSet:
@@ -102,7 +139,7 @@ def given_set(source: str, reference: str) -> EvaluationSet:
     return on
 
 
-def own_test_sets(path: str, model: LoadedModel, to: str = "") -> list[EvaluationSet]:
+def own_test_sets(path: str, model: Translator, to: str = "") -> list[EvaluationSet]:
     """The raw sentences that were held out from the training of ``model``, a set for each of its directions, or those
     into one language."""
     folder, corpora = Path(model.configuration.output.data), model.configuration.corpora

@@ -64,6 +64,27 @@ def untagged() -> tuple[Tokenizers, Configuration]:
     return tokenizers, Configuration(corpora=CorporaConfig(target_language="de"))
 
 
+@pytest.fixture(scope="module")
+def plain(run, untagged) -> dict[str, str]:
+    """Folders of models without tags, by their only target language."""
+    tokenizers, configuration = untagged
+    folders = {language: str(run.with_name(f"plain-{language}")) for language in ("de", "fr")}
+    for language, folder in folders.items():
+        corpora, model = CorporaConfig(target_language=language), Translator.load(run).configuration.model
+        its = replace(configuration, corpora=corpora, model=model)
+        save_model(folder, build_model(its, tokenizers), tokenizers, its, {})
+    return folders
+
+
+@pytest.fixture(scope="module")
+def given(run) -> tuple[str, str]:
+    """Files of sentences and of their references."""
+    files = run.with_name("a"), run.with_name("b")
+    for file in files:
+        file.write_text("ra ke\nmi to\n")
+    return tuple(map(str, files))
+
+
 class Echo:
     """An engine that says what it is given, as ids."""
 
@@ -185,17 +206,44 @@ def test_each_direction_of_a_model_is_evaluated_on_its_own_test_data(run, tmp_pa
     assert [each["evaluation_set"] for each in read] == ["test.en-de", "test.en-fr"]
     ((_, only),) = evaluate_models([str(run)], to="fr")
     assert only.name == "test.en-fr"
-    with pytest.raises(ValueError, match="holds no test data into es|--to es"):
+    with pytest.raises(ValueError, match="run: --to es: this model translates into de, fr: choose among these"):
         evaluate_models([str(run)], to="es")
 
 
-def test_given_sentences_are_evaluated_in_the_language_asked_for(run, tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("ra ke\nmi to\n")
-    (((evaluation,), on),) = evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"), to="fr")
+def test_the_language_that_decides_how_bleu_tells_words_is_none_to_translate_into(run):
+    for (first, second), on in evaluate_models([str(run), str(run)], target_language="zh"):
+        assert on.target_language == "zh" and "tok:zh" in second.scores["bleu"].signature
+        assert first.translations == second.translations
+
+
+def test_given_sentences_are_evaluated_in_the_language_asked_for(run, given):
+    (((evaluation,), on),) = evaluate_models([str(run)], *given, to="fr")
     assert on.target_language == "fr"
     assert evaluation.translations == Translator.load(run).into("fr").translate(["ra ke", "mi to"])
     with pytest.warns(UserWarning, match="/a, line 2 has [23] source tokens, more than search.max_source_tokens=1"):
-        evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"), to="fr", search={"max_source_tokens": 1})
-    with pytest.raises(ValueError, match="this model translates into de, fr: choose with --to"):
-        evaluate_models([str(run)], str(tmp_path / "a"), str(tmp_path / "b"))
+        evaluate_models([str(run)], *given, to="fr", search={"max_source_tokens": 1})
+
+
+def test_models_with_and_without_tags_are_compared_in_any_order(run, plain, given):
+    paths = [str(run), plain["de"]]
+    alone = {path: evaluate_models([path], *given, to="de")[0][0][0].translations for path in paths}
+    for order in (paths, paths[::-1]):
+        ((evaluations, on),) = evaluate_models(order, *given, to="de")
+        assert [(each.system, each.translations) for each in evaluations] == [(path, alone[path]) for path in order]
+        assert on.target_language == "de"
+
+
+def test_what_is_wrong_with_any_model_s_language_is_said_before_the_first_translates(
+    run, plain, given, monkeypatch, capsys
+):
+    monkeypatch.setattr(Translator, "hypotheses", None)
+    tagged, german, french = str(run), plain["de"], plain["fr"]
+    for paths, to, message in (
+        ([tagged], "", "run: this model translates into de, fr: choose with --to"),
+        ([german, tagged], "", "run: this model translates into de, fr: choose with --to"),
+        ([tagged, german], "fr", "plain-de: --to fr: this model translates into de alone"),
+        ([german, french], "", "plain-de translates into de and .*plain-fr into fr: name the language of the referenc"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate_models(paths, *given, to=to)
+    assert capsys.readouterr().err == ""
