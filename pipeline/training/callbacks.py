@@ -258,7 +258,8 @@ class WholeFiles(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:
             # What torch raises when it closes the file hides why it could not be written.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
-            raise OSError(f"{path} could not be written ({reason}); the checkpoint before it is intact") from error
+            intact = "; the checkpoint before it is intact" if any(Path(path).parent.glob("step-*.ckpt")) else ""
+            raise OSError(f"{path} could not be written ({reason}){intact}") from error
 
     def load_checkpoint(self, path, map_location=None, weights_only=True) -> dict:
         return read_checkpoint(path)

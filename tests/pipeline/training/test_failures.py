@@ -77,12 +77,12 @@ def test_a_full_disk_leaves_the_checkpoint_before(tiny, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no file that is always full")
-def test_a_checkpoint_that_finds_the_disk_full_says_so(monkeypatch):
+def test_a_checkpoint_that_finds_the_disk_full_says_so_and_what_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.training.callbacks.written_whole", lambda path: nullcontext(Path("/dev/full")))
-    with pytest.raises(
-        OSError, match=r"some\.ckpt could not be written \(.*No space left on device\); the checkpoint bef"
-    ):
-        WholeFiles().save_checkpoint({"weights": torch.zeros(100_000)}, "some.ckpt")
+    for left in ("", "; the checkpoint before it is intact"):
+        with pytest.raises(OSError, match=rf"0008\.ckpt could not be written \(.*No space left on device\){left}$"):
+            WholeFiles().save_checkpoint({"weights": torch.zeros(100_000)}, tmp_path / "step-0000008.ckpt")
+        (tmp_path / "step-0000004.ckpt").touch()
 
 
 def test_a_warmup_that_is_longer_than_the_training_is_told(tiny):
