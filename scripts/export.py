@@ -6,6 +6,7 @@ from command_line import Given, main
 
 from pipeline.config import SearchConfig
 from pipeline.data.lines import read_lines
+from pipeline.inference.translation import sentences_of
 
 
 def export(
@@ -36,7 +37,8 @@ def export(
     """
     if reference and not verify:
         raise ValueError("--reference is of the sentences of --verify: give both, or neither")
-    lines, references = ([*read_lines(file)] if file else [] for file in (verify, reference))
+    lines = sentences_of(verify) if verify else []
+    references = [*read_lines(reference)] if reference else []
     if verify and not lines:
         raise ValueError(f"--verify={verify} has no sentences: name another file")
     if reference and len(lines) != len(references):

@@ -17,6 +17,7 @@ from pipeline.data.tokenizer import EOS_ID, Tokenizers
 from pipeline.inference.engine import Engine, Source, TorchEngine
 from pipeline.inference.evaluation import score
 from pipeline.inference.forced_decoding import forced_log_probs
+from pipeline.inference.translation import Sentence
 from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import ANY, Vocabulary
 
@@ -104,7 +105,7 @@ def agreement(
     engine: Engine,
     tokenizers: Tokenizers,
     configuration: Configuration,
-    lines: Sequence[str],
+    lines: Sequence[str | Sentence],
     references: Sequence[str] = (),
 ) -> Agreement:
     """Translate the lines with both, under the configuration's search."""

@@ -30,6 +30,7 @@ from pipeline.inference.agreement import Agreement, agreement, score_errors
 from pipeline.inference.engine import Engine, Source, TorchEngine
 from pipeline.inference.exported import require_as_ours, write_small_files
 from pipeline.inference.outputs import require_place
+from pipeline.inference.translation import Sentence
 from pipeline.inference.vocabulary import Vocabulary
 
 FOREIGN = ("ctranslate2", "huggingface")
@@ -55,7 +56,7 @@ def export(
     format: str,
     quantization: str = "float32",
     output: str = "",
-    lines: Sequence[str] = (),
+    lines: Sequence[str | Sentence] = (),
     references: Sequence[str] = (),
     search: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:

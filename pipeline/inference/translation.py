@@ -5,6 +5,8 @@ from itertools import chain
 from statistics import mean
 from typing import NamedTuple
 
+from pipeline.data.lines import read_lines, shown
+
 
 class Sentence(NamedTuple):
     """A text to translate, and what is asked of its translation."""
@@ -26,6 +28,15 @@ def placed(sentences: Iterable[str | Sentence]) -> Iterator[Sentence]:
     for number, each in enumerate(sentences, 1):
         sentence = Sentence(each) if isinstance(each, str) else each
         yield sentence if sentence.place else sentence._replace(place=f"sentence {number}")
+
+
+def sentences_of(path: str) -> list[Sentence]:
+    """The lines of a file, or of the standard input (``-``), each with its place there.
+
+    Raises:
+        ValueError, OSError: as ``read_lines``.
+    """
+    return [Sentence(text, place=f"{shown(path)}, line {number}") for number, text in enumerate(read_lines(path), 1)]
 
 
 class Part(NamedTuple):

@@ -380,6 +380,14 @@ print(json.dumps([tokenizer.decode(result.hypotheses[0]) for result in results])
 """
 
 
+def test_a_line_that_is_too_long_is_named_with_its_file(model_folder, tmp_path):
+    command, source = runpy.run_path(str(ROOT / "scripts/export.py"))["export"], tmp_path / "source"
+    source.write_text("\nthe cat sat\n")
+    options = {"output": str(tmp_path / "x"), "verify": str(source), "search": {"max_source_tokens": 1}}
+    with pytest.warns(UserWarning, match=r"/source, line 2 has \d+ source tokens, more than search.max_source_tok"):
+        command(str(model_folder), "safetensors", **options)
+
+
 def test_a_plain_call_of_ctranslate2_needs_no_guessing(tmp_path):
     folder = saved(tmp_path / "model", replace(SEARCH, beam_size=1))
     assert offline(IN_CTRANSLATE2, export(folder, "ctranslate2"), *SENTENCES) == own(folder).translate(SENTENCES)
