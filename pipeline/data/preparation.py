@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import datasets
 import filelock
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 
 from pipeline.config import Configuration
@@ -26,7 +28,7 @@ from pipeline.data.full_disk import full_disk_told
 from pipeline.data.report import print_report
 from pipeline.data.report_page import write_report_page
 from pipeline.data.stages import HELD_OUT, name_of, select
-from pipeline.data.text import Text
+from pipeline.data.text import SIDES, Text
 from pipeline.data.tokenizer import Tokenizers
 
 __all__ = ["FORMAT", "Prepared", "prepare", "print_report"]
@@ -62,11 +64,10 @@ class Prepared(NamedTuple):
             raise ValueError(f"{folder} is not a prepared corpus, or one of another version: run scripts/prepare.py")
         if damaged := _first_damaged(Path(folder), report):
             raise ValueError(_no_longer_whole(damaged))
+        tokenizers = Tokenizers.load(folder)
         shards = {name: sorted(Path(folder).glob(f"{name}-*.arrow")) for name in SPLITS}
-        splits = (
-            datasets.concatenate_datasets([Dataset.from_file(str(path)) for path in shards[name]]) for name in SPLITS
-        )
-        return cls(*splits, Tokenizers.load(folder), report)
+        splits = (datasets.concatenate_datasets([_map(path, tokenizers) for path in shards[name]]) for name in SPLITS)
+        return cls(*splits, tokenizers, report)
 
 
 class Dependencies(NamedTuple):
@@ -177,6 +178,21 @@ def _data_files(folder: Path) -> list[Path]:
 def _mark(path: Path) -> list:
     """What a file is known by again at each start: its size, and the SHA-256 of a tokenizer, which is small."""
     return [path.stat().st_size, _hash_file(path, None) if path.suffix == ".model" else ""]
+
+
+def _map(path: Path, tokenizers: Tokenizers) -> Dataset:
+    """The rows of a file, which stay on the disk; ``ValueError`` where it has the right size and other bytes, as far as
+    texts tell that are none, and ids that are of no piece."""
+    try:
+        rows = Dataset.from_file(str(path))
+        rows.data.validate(full=True)
+    except (pa.ArrowException, OSError):
+        raise ValueError(_no_longer_whole(path)) from None
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        ids = pc.min_max(pc.list_flatten(rows.data.column(f"{side}_ids"))).as_py()
+        if ids["min"] is not None and not 0 <= ids["min"] <= ids["max"] < tokenizer.vocab_size:
+            raise ValueError(_no_longer_whole(path))
+    return rows
 
 
 def _no_longer_whole(path: Path) -> str:

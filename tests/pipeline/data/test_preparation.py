@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,20 +208,23 @@ def test_one_catalog_of_many_messages_gives_as_many_held_out_pairs_as_are_asked_
     assert len(held_out) == 60 and held_out.isdisjoint(prepared.train["source"])
 
 
-DAMAGES = {
-    "train-00000.arrow": lambda content: content[:-1],
-    "valid-00000.arrow": lambda content: b"",
-    "test-00000.arrow": None,
-    "train-00001.arrow": lambda content: b"of another corpus",
-    "tokenizer.model": lambda content: content[:-1] + b"?",
-    "report.json": lambda content: content[:-1],
-}
+DAMAGES = [
+    ("train-00000.arrow", lambda content: content[:-1]),
+    ("train-00000.arrow", lambda content: content.replace(b"xx 7 ", b"\xff" * 5)),  # no text
+    ("train-00000.arrow", lambda content: re.sub(rb"([\x04-\x30]\0\0\0){9}", b"\xff" * 36, content)),  # no ids
+    ("valid-00000.arrow", lambda content: re.sub(rb"([\x04-\x30]\0\0\0){9}", b"\x40\0\0\0" * 9, content)),  # of 56
+    ("valid-00000.arrow", lambda content: b""),
+    ("test-00000.arrow", None),
+    ("train-00001.arrow", lambda content: b"of another corpus"),
+    ("tokenizer.model", lambda content: content[:-1] + b"?"),
+    ("report.json", lambda content: content[:-1]),
+]
 
 
-def test_a_file_that_is_missing_cut_or_foreign_is_named_with_the_remedy(configuration):
+def test_a_file_that_is_missing_cut_damaged_or_foreign_is_named_with_the_remedy(configuration):
     prepare(configuration)
     folder = Path(configuration.output.data)
-    for name, damage in DAMAGES.items():
+    for name, damage in DAMAGES:
         path = folder / name
         whole = path.read_bytes() if path.exists() else None
         path.unlink() if damage is None else path.write_bytes(damage(whole))
