@@ -135,7 +135,8 @@ class CorporaConfig(CorpusConfig):
     and data is held out, from these. 0 prepares all beforehand."""
 
     tags: bool = False
-    """Several directions in one model: begin every source with a tag for the language asked for (``<2de>``)."""
+    """Several directions in one model: begin every source with a tag for the language asked for (``<2de>``); needed
+    where one language is translated into several."""
 
     valid_size: int = 1000
     """Pairs held out for validation where no ``valid`` is named: all copies of a source, or all of a group that is not
