@@ -116,9 +116,11 @@ def tasks_for(path: str, model: Translator, given: EvaluationSet | None, to: str
 
 def require_comparable(first_path: str, first: list[Task], path: str, other: list[Task]) -> None:
     """:raises ValueError: two models have not the same sentences to translate, or not into the same language."""
+    one_language = ", or one language for both with --to" if len(first) != len(other) else ""
     require(
         [task.on[1:3] for task in first] == [task.on[1:3] for task in other],
-        f"{first_path} and {path} have different test sets: name one for both with --source and --reference",
+        f"{first_path} and {path} have different test sets: name one for both with --source and --reference"
+        + one_language,
     )
     for (_, on), (_, its) in zip(first, other, strict=True):
         require(

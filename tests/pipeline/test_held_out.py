@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.inference.evaluation import EvaluationSet, evaluate
-from pipeline.inference.held_out import evaluation_folder, keep
+from pipeline.inference.held_out import Task, evaluation_folder, keep, require_comparable
 
 TEXTS = ["one two three four"]
 
@@ -45,3 +45,12 @@ def test_where_nothing_can_be_kept_there_is_a_warning(tmp_path):
     on = set_of("test", "a")
     with pytest.warns(UserWarning, match="the evaluation on test is shown, and not kept: .*evaluations"):
         keep(str(tmp_path), evaluate("system", TEXTS, on), on, its_own=True)
+
+
+def test_models_are_compared_on_the_same_sentences_or_told_how_to_be():
+    one, two = [Task("", set_of("test", "a"))], [Task(each, set_of(f"test.{each}", each)) for each in ("a", "b")]
+    require_comparable("A", one, "B", two[:1])
+    remedy = "A and B have different test sets: name one for both with --source and --reference"
+    for other, ending in ((two[1:], ""), (two, ", or one language for both with --to")):
+        with pytest.raises(ValueError, match=f"^{remedy}{ending}$"):
+            require_comparable("A", one, "B", other)
