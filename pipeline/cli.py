@@ -32,6 +32,7 @@ from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser, Namespace, 
 
 import models
 from pipeline.config import Configuration
+from pipeline.data.config import CorpusConfig
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -249,6 +250,13 @@ def _plain(message: str, parser: ArgumentParser) -> str:
         return f"--{option}={value[0] or value[1]}: expected {_NUMBERS.get(kind, kind)}"
     if missing := re.search(r"the following arguments are required: (\w+)", message):
         return f"--{missing[1]} is needed: --help tells what to give"
+    if of_part := re.search(r"""Parser key "corpora.parts".*Option '(\w+)' is not accepted""", message):
+        name, options = of_part[1], [field.name for field in dataclasses.fields(CorpusConfig)]
+        if any(action.dest == f"corpora.{name}" for action in parser._actions):
+            return f"corpora.parts: {name} is of all corpora together: set corpora.{name}"
+        close = difflib.get_close_matches(name, options, n=1)
+        remedy = f"did you mean {close[0]}?" if close else "--help lists those of a corpus"
+        return f"unknown option {name} in corpora.parts: {remedy}"
     unknown = re.search(r"unrecognized arguments: -*([\w.-]+)|Option '([\w.]+)' is not accepted", message)
     within = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message)
     if unknown or within:

@@ -32,6 +32,9 @@ SCHEMA = pa.schema([(column, pa.string()) for column in COLUMNS])
 BATCH = 5000
 """Rows that are handled together."""
 
+MOST_NAMES = 6
+"""Files that are named when a corpus is read."""
+
 
 class Shard(NamedTuple):
     """A file of raw rows, with the columns of ``SCHEMA``."""
@@ -202,7 +205,8 @@ def _rows(corpus: CorpusConfig, split: str) -> Iterator[tuple[str | None, ...]]:
     first = list(islice(rows, 3))
     if not first:
         raise ValueError(f"corpora.{split}={names}: no data, not a single pair")
-    print(f"reading {split} data of kind {corpus.kind}: {', '.join(names)}"[:120], file=sys.stderr)
+    told = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], f"and {len(names) - MOST_NAMES} more"]
+    print(f"reading {split} data of kind {corpus.kind}: {', '.join(told)}", file=sys.stderr)
     for source, target, *_ in first:
         print(f"    {_preview(source)}  |||  {_preview(target)}", file=sys.stderr)
     yield from chain(first, rows)

@@ -78,6 +78,8 @@ def joined(stretches: Iterable[tuple[str, Translation | str]]) -> Translation:
             parts += target.parts or [Part(source, target.text)]
         elif source or target:
             parts.append(Part(source, target, kept=True))
+    if made and not "".join(part.target for part in parts).strip():  # nothing was said that blanks could divide
+        parts = [part._replace(target="") for part in parts]
     return Translation(
         "".join(part.target for part in parts),
         mean(each.score for each in made) if made else 0.0,

@@ -201,6 +201,12 @@ def test_a_run_that_may_need_more_positions_than_are_learned_is_refused(error_of
         ("modell:\n  d_model: 3\n", "unknown option modell.d_model: did you mean model.d_model?"),
         ("model:\n  dropout: none\n", "model.dropout=none: expected float"),
         ("model:\n  d_model: [\n", "line 3, column 1"),
+        ("corpora:\n  parts: [{wieght: 2}]\n", "unknown option wieght in corpora.parts: did you mean weight?"),
+        ("corpora:\n  parts: [{qqqqq: 2}]\n", "unknown option qqqqq in corpora.parts: --help lists those of a corpus"),
+        (
+            "corpora:\n  parts: [{temperature: 2}]\n",
+            "corpora.parts: temperature is of all corpora together: set corpora.temperature",
+        ),
     ],
 )
 def test_a_wrong_configuration_file_is_named_in_one_line(error_of, tmp_path, text, message):

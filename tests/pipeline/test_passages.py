@@ -66,6 +66,15 @@ def test_lists_of_different_length_are_joined_to_the_longest():
     assert [each.text for each in distinct(found * 2)] == ["a0-b0", "a0-b1", "a0-b2"]
 
 
+def test_a_translation_of_parts_that_say_nothing_is_empty():
+    silent, loud = Translation("", -1.0, True), Translation("a", -1.0, True)
+    found = joined([("x", silent), (" ", " "), ("y", silent)])
+    assert found.text == "".join(part.target for part in found.parts) == ""
+    assert "".join(part.source for part in found.parts) == "x y"
+    assert joined([("x", silent), (" ", " "), ("y", loud)]).text == " a"
+    assert joined([("x", silent), (" ", " "), ("7", "7")]).text == " 7"
+
+
 def test_n_best_lists_of_parts_are_joined(translator):
     parts = ["the cat sat on a mat.", "two old trees on that mat."]
     search = dataclasses.replace(translator.search, max_source_tokens=10)
