@@ -12,6 +12,7 @@ def alternatives(
     *,
     model: str,
     prefix: str = "",
+    to: str = "",
     count: PositiveInt = 5,
     search: Given[SearchConfig] = Given(),
 ):
@@ -24,13 +25,14 @@ def alternatives(
         sentence: What is translated, in quotes.
         model: A run folder (its best model), a model folder, or a checkpoint; no export; several, with commas, are one.
         prefix: How the translation begins.
+        to: The language to translate into, of a model of several (corpora.tags).
         count: Alternatives, the most probable first.
     """
     if len(sentence) != 1:
         raise ValueError(f"{len(sentence)} sentences given: give one, in quotes")
     from pipeline.inference import scoring, translator  # slow to import: not for --help
 
-    trained = translator.Translator.load(model.split(","))
+    trained = translator.Translator.load(model.split(","), to=to)
     rows = scoring.alternatives(trained, *sentence, prefix, count, trained.search.changed(search))
     for probability, found in rows:
         print(f"{probability:.4f}\t{found.score:.4f}\t{found.text}")

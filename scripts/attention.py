@@ -14,6 +14,7 @@ def attention(
     *,
     model: str,
     translation: str = "",
+    to: str = "",
     output: str = "attention",
     layer: int = 0,
     search: Given[SearchConfig] = Given(),
@@ -26,6 +27,7 @@ def attention(
         sentence: What is translated, in quotes.
         model: A run folder (its best model), a model folder, or a checkpoint; one, and no export.
         translation: Its translation; if it is not given, the model's own.
+        to: The language to translate into, of a model of several (corpora.tags).
         output: Folder of attention.html, and of encoder.png, decoder.png and cross.png, which need matplotlib.
         layer: Of cross-attention, for the alignment: from 1; 0 is the last but one, or the only one.
     """
@@ -34,7 +36,7 @@ def attention(
     from pipeline.inference import attention, attention_page, attention_pictures, outputs, translator  # slow to import
 
     outputs.require_place(f"--output={output}", Path(output, "attention.html"))
-    trained = translator.Translator.load(model.split(","))
+    trained = translator.Translator.load(model.split(","), to=to)
     shown = attention.attended(trained, *sentence, translation or None, trained.search.changed(search))
     html, links = Path(output, "attention.html"), shown.alignment(layer)
     attention_page.write_page(shown, html, model, layer)

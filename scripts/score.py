@@ -11,6 +11,7 @@ def score(
     source: str = "",
     target: str = "",
     pairs: str = "",
+    to: str = "",
     output: str = "-",
     json: bool = False,
     search: Given[ScoreConfig] = Given(),
@@ -27,6 +28,7 @@ def score(
         target: Their translations, line by line.
         pairs: Instead of both, a table of two columns with a tab between and no header, or .jsonl with "source" and
             "target".
+        to: The language of the translations, of a model of several (corpora.tags).
         output: A file, which appears when it is complete; - is the standard output.
         json: Write one JSON object per pair, which holds the texts too; scores of minus infinity are null.
     """
@@ -34,7 +36,7 @@ def score(
 
     outputs.require_output("output", output, [source, target, pairs, model])
     read = scoring.read_pairs(source, target, pairs)
-    trained = translator.Translator.load(model.split(","))
+    trained = translator.Translator.load(model.split(","), to=to)
     scoring.write_scores(trained, read, trained.search.changed(search), output, json)
 
 

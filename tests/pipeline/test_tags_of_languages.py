@@ -247,3 +247,20 @@ def test_what_is_wrong_with_any_model_s_language_is_said_before_the_first_transl
         with pytest.raises(ValueError, match=message):
             evaluate_models(paths, *given, to=to)
     assert capsys.readouterr().err == ""
+
+
+def test_every_script_that_reads_a_sentence_may_be_told_the_language(run, call, tmp_path):
+    (tmp_path / "source").write_text("de ra ke\n")
+    (tmp_path / "target").write_text("x ra ke\n")
+    pair = ["--source", tmp_path / "source", "--target", tmp_path / "target"]
+    for script, *arguments in (
+        ["score.py", *pair],
+        ["alternatives.py", "de ra ke"],
+        ["attention.py", "de ra ke", "--translation", "x ra ke", "--output", tmp_path / "attention"],
+    ):
+        status, _, error = call(script, "--model", run, *arguments)
+        assert status == 1 and "this model translates into de, fr: choose with --to" in error
+        answers = [call(script, "--model", run, *arguments, "--to", to) for to in ("de", "fr")]
+        assert [status for status, *_ in answers] == [0, 0]
+        if script != "attention.py":  # which words are aligned may be the same
+            assert answers[0][1] != answers[1][1]
