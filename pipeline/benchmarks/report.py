@@ -46,7 +46,7 @@ def publish(rows: list[dict], title: str, path: str = "") -> None:
     for row in rows:
         table.add_row(*(cell(row.get(name, "")) for name in columns))
     console = Console()
-    console.width = max(console.width, 160)  # a file has no width to fit into, and numbers are not to be cut
+    console.width = max(console.width, 160) if console.is_terminal else 1000  # a file has no width to fit into
     console.print(table)
     if path:
         with written_whole(Path(path)) as new, open(new, "w", encoding="utf-8", newline="") as file:

@@ -195,6 +195,8 @@ def show(results: Sequence[tuple[Sequence[Evaluation], EvaluationSet]], json_pat
     """Print the scores on each set as a table, and doubts on stderr; write them as JSON, an object, or of several sets
     a list of objects (``-``: to stdout, the tables to stderr)."""
     console = Console(file=sys.stderr if json_path in STANDARD_OUTPUT else sys.stdout, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 1000  # a file has no width to fit into, and names are not to be broken
     described = []
     for evaluations, on in results:
         p_values = {}

@@ -145,6 +145,13 @@ def test_equal_systems_do_not_differ_and_unlike_ones_do():
     assert all(p < 0.01 for p in p_values["better"].values())
 
 
+def test_a_long_name_is_whole_where_no_terminal_shows_it(capsys):
+    name = "/where/models/are/" + "long/" * 30 + "checkpoint"
+    on = EvaluationSet("test", TRANSLATIONS, REFERENCES, "en")
+    show([([evaluate(name, TRANSLATIONS, on)], on)])
+    assert any(name in line and "42.51" in line for line in capsys.readouterr().out.splitlines())
+
+
 def test_scores_are_written_into_a_folder_that_is_not_there_yet(tmp_path, capsys):
     on = EvaluationSet("news", ["ein"], ["one two three four"], "en")
     show([([evaluate("rival", ["one two three four"], on)], on)], str(tmp_path / "new" / "scores.json"))
