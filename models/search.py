@@ -184,7 +184,7 @@ def beam_search(
             if terms:
                 progress, beam_sizes = ([x[i] for i in going.tolist()] for x in (progress, beam_sizes))
             if spares:
-                asked = wins.expand_as(rows).flatten().nonzero()[:, 0]
+                asked = wins.flatten().nonzero()[:, 0]
                 asked = asked if rows.numel() - len(asked) >= rows.numel() * SPARING else None
         state = state.select(rows)
         if asked is not None:

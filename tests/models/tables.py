@@ -1,6 +1,7 @@
 """Models for a search to try: small written-out probability tables, and a random one that reads the whole prefix."""
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -71,3 +72,23 @@ def random_step(vocabulary, seed):
 
     # Sentences differ by an invisible first token.
     return step, lambda sentences: Prefixes(torch.arange(sentences)[:, None] + 100), logits
+
+
+class Rereading(NamedTuple):
+    """The state of a search that remembers nothing: the source and the target so far of every row."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+
+    def select(self, rows):
+        return Rereading(self.source[rows.flatten()], self.target[rows.flatten()])
+
+
+def rereading(model, source):
+    """A step that reads the whole prefix with ``model`` each time, and where it begins."""
+
+    def step(ids, state):
+        state = state._replace(target=torch.cat([state.target, ids], 1))
+        return model(state.source, state.target)[:, -1], state
+
+    return step, Rereading(source, source[:, :0])

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from models.multi_head_attention import CrossAttention
 from models.recurrent import LSTM, BidirectionalLSTM, RecurrentModel, reversed_order, summary
 from models.search import beam_search, score_targets
 from models.transformer import Transformer
+from tests.models.tables import rereading
 
 PAD, BOS, EOS = 0, 2, 3
 V = 13
@@ -116,16 +116,6 @@ def test_several_tokens_in_one_step_are_as_many_steps(model):
     assert_close(hidden, model.decode(TARGET_IN, memory)[:, 1:], **EXACT)
 
 
-class Prefixes(NamedTuple):
-    """The state of a search that remembers nothing: the source and the target so far of every row."""
-
-    source: torch.Tensor
-    target: torch.Tensor
-
-    def select(self, rows):
-        return Prefixes(self.source[rows.flatten()], self.target[rows.flatten()])
-
-
 def test_a_beam_search_equals_one_that_reads_the_whole_prefix_at_every_step(model):
     with torch.no_grad():
         for parameter in model.parameters():
@@ -138,12 +128,8 @@ def test_a_beam_search_equals_one_that_reads_the_whole_prefix_at_every_step(mode
     def search(step, state):
         return beam_search(step, state, 2 * lengths + 1, beam_size=4, bos_id=BOS, eos_id=EOS, **allowed)
 
-    def reread(ids, state):
-        state = state._replace(target=torch.cat([state.target, ids], 1))
-        return model(state.source, state.target)[:, -1], state
-
     found = search(model.step, model.start(model.encode(source)))
-    slow = search(reread, Prefixes(source, source[:, :0]))
+    slow = search(*rereading(model, source))
     assert [h.ids for [h] in found] == [h.ids for [h] in slow]
     assert len({len(h.ids) for [h] in found}) > 3, "sentences leave at different times"
     for [hypothesis], ids in zip(found, source, strict=True):

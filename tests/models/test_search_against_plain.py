@@ -1,7 +1,6 @@
 """A search returns what slow and plain code finds: lists of everything, a loop, a model without a cache."""
 
 import itertools
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from models.config import ModelConfig
 from models.rules import MinLength
 from models.search import beam_search, score_targets
 from models.transformer import Transformer
-from tests.models.tables import BOS, EOS, FORBIDDEN, PAD, SPECIAL, average, random_step
+from tests.models.tables import BOS, EOS, FORBIDDEN, PAD, SPECIAL, average, random_step, rereading
 
 
 def enumerate_all(logits, sentence, longest, penalty, vocabulary):
@@ -108,16 +107,6 @@ def test_a_returned_score_is_the_score_of_the_forced_target(beam_size, penalty, 
     assert forced.tolist() == pytest.approx([h.score for [h] in found], rel=1e-5)
 
 
-class Prefixes(NamedTuple):
-    """The state of a search without a cache: the source and the target so far of every row."""
-
-    source: torch.Tensor
-    target: torch.Tensor
-
-    def select(self, rows):
-        return Prefixes(self.source[rows.flatten()], self.target[rows.flatten()])
-
-
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_a_cached_search_equals_one_that_reads_the_whole_prefix_at_every_step(beam_size):
     torch.manual_seed(5)
@@ -134,12 +123,8 @@ def test_a_cached_search_equals_one_that_reads_the_whole_prefix_at_every_step(be
     def search(step, state):
         return beam_search(step, state, limits, beam_size=beam_size, bos_id=BOS, eos_id=EOS, **options)
 
-    def reread(ids, state):
-        state = state._replace(target=torch.cat([state.target, ids], 1))
-        return model(state.source, state.target)[:, -1], state
-
     found = search(model.step, model.start(model.encode(source)))
-    slow = search(reread, Prefixes(source, source[:, :0]))
+    slow = search(*rereading(model, source))
     assert [h.ids for [h] in found] == [h.ids for [h] in slow]
     assert [h.score for [h] in found] == pytest.approx([h.score for [h] in slow], rel=1e-6)
     assert len({len(h.ids) for [h] in found}) > 4, "sentences leave at different times"

@@ -19,17 +19,10 @@ from pipeline.data.tokenizer import EOS_ID, train_tokenizers
 from pipeline.inference.engine import Source, TorchEngine
 from pipeline.inference.scoring import alternatives, read_pairs, score_ids, score_pairs, write_scores
 from pipeline.inference.translator import Translator
+from tests.pipeline import untrained
 
 ROOT = Path(__file__).parents[2]
-WORDS = "the cat sat on a mat while two old trees of that garden seen in café".split()
-SENTENCES = [
-    "the cat sat",
-    "a mat",
-    "two old trees of that garden seen in café while the cat sat on a mat",
-    "seen",
-    "the old garden on the mat",
-    "cat cat cat cat cat cat cat cat",
-]
+SENTENCES = [*untrained.SENTENCES[:5], "cat cat cat cat cat cat cat cat"]
 
 
 @pytest.fixture(scope="module", params=[("transformer", 6.0), ("recurrent", 3.0)], ids=lambda pair: pair[0])
@@ -43,8 +36,7 @@ def translator(request):
         ),
         search=SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_extra=3, max_source_tokens=40),
     )
-    text = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(len(WORDS))]
-    tokenizers = train_tokenizers(text, text, configuration.tokenizer)
+    tokenizers = train_tokenizers(untrained.TEXT, untrained.TEXT, configuration.tokenizer)
     torch.manual_seed(4)
     model = build_model(configuration, tokenizers).double().eval()
     with torch.no_grad():
