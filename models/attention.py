@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from models.cache import KeyValueCache
+from models.cache import ALL_ROWS, KeyValueCache, Rows
 from models.masks import Mask
 
 
@@ -104,6 +104,37 @@ class Attention(nn.Module):
         keys, values = past.shared_by(q.size(1))
         y = self(q, keys, values, mask, score_bias(q, keys.size(-2)), dropout)
         return y, past.recent(mask.window, mask.num_global)
+
+    def recall_rows(
+        self,
+        q: Float[Tensor, "asked heads new dim"],
+        memory: Any,
+        mask: Mask,
+        dropout: float = 0.0,
+        rows: Rows = ALL_ROWS,
+    ) -> Float[Tensor, "asked heads new value"]:
+        """``recall`` where ``memory`` has one row per sentence, which several successive rows (its beams) share: they
+        act as the queries of one call instead of copying it."""
+        q = rows.spread(q)
+        batch, new = memory[0].size(0), q.size(2)
+        grouped = q.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # [N, H, L, K] -> [B, H, beams * L, K]
+        y = self.recall(grouped, memory, mask, dropout)
+        return rows.take(y.unflatten(2, (-1, new)).transpose(1, 2).flatten(0, 1))
+
+    def grow_rows(
+        self,
+        q: Float[Tensor, "asked heads new dim"],
+        k: Float[Tensor, "asked shared new dim"],
+        v: Float[Tensor, "asked shared new value"],
+        past: Any,
+        mask: Mask,
+        score_bias: Callable[[Tensor, int], Tensor | None],
+        dropout: float = 0.0,
+        rows: Rows = ALL_ROWS,
+    ) -> tuple[Float[Tensor, "asked heads new value"], Any]:
+        """``grow`` where ``past`` has all rows."""
+        y, past = self.grow(*map(rows.spread, (q, k, v)), past, mask, score_bias, dropout)
+        return rows.take(y), past
 
 
 class DotProductAttention(Attention):

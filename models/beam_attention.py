@@ -24,8 +24,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from models.attention import DotProductAttention
-from models.cache import KeyValueCache, share_heads
-from models.fused_attention import attend_briefly, briefly
+from models.cache import ALL_ROWS, KeyValueCache, Rows, share_heads
+from models.compiled_attention import Paths, Source, Table, Target, as_rows, compiles
 
 HIDDEN = float("-inf")
 GROWTH = 8
@@ -127,9 +127,14 @@ class BeamTree(NamedTuple):
     slots: Slots
     ancestry: Ancestry
 
+    @property
+    def num_positions(self) -> int:
+        return self.ancestry.num_positions
+
     def extend(
-        self, keys: Float[Tensor, "rows heads new dim"], values: Float[Tensor, "rows heads new dim"]
+        self, keys: Float[Tensor, "asked heads new dim"], values: Float[Tensor, "asked heads new dim"], rows: Rows
     ) -> "BeamTree":
+        keys, values = rows.spread(keys), rows.spread(values)
         batch, beams, length = self.ancestry.hidden.shape
         ancestry = self.ancestry.grown(keys.size(2))
         if not length and beams == 1:  # nothing to share, nothing to copy
@@ -143,10 +148,10 @@ class BeamTree(NamedTuple):
         return BeamTree(slots, ancestry)
 
     def read(
-        self, q: Float[Tensor, "rows heads new dim"], score_bias: Callable[[Tensor, int], Tensor | None]
-    ) -> Float[Tensor, "rows heads new value"]:
-        """What the last positions of every hypothesis read from all its positions up to their own."""
-        tree = self.ancestry
+        self, q: Float[Tensor, "asked heads new dim"], score_bias: Callable[[Tensor, int], Tensor | None], rows: Rows
+    ) -> Float[Tensor, "asked heads new value"]:
+        """What the last positions of the hypotheses that are asked about read from all up to their own."""
+        q, tree = rows.spread(q), self.ancestry
         batch, beams, length = tree.hidden.shape
         keys, values = self.slots.keys[:, :, :length], self.slots.values[:, :, :length]
         heads, new, dim = q.shape[1:]
@@ -166,27 +171,41 @@ class BeamTree(NamedTuple):
             hidden = hidden.expand(-1, -1, groups, -1, new, -1).flatten(2, 4)
         queries = q.view(batch, beams, shared, groups, new, dim).permute(0, 2, 3, 1, 4, 5)
         queries = queries.reshape(batch, shared, groups * beams * new, dim)
-        if briefly(queries, keys):
-            y = attend_briefly(queries, keys, values, hidden)
-        else:
-            y = F.scaled_dot_product_attention(queries, keys, values, attn_mask=hidden.to(q.dtype))
+        y = F.scaled_dot_product_attention(queries, keys, values, attn_mask=hidden.to(q.dtype))
         y = y.view(batch, shared, groups, beams, new, -1).permute(0, 3, 1, 2, 4, 5)
-        return y.reshape(batch * beams, heads, new, -1)
+        return rows.take(y.reshape(batch * beams, heads, new, -1))
+
+
+def no_ancestry(like: Float[Tensor, "batch *any"]) -> Ancestry | Paths:
+    """That of sentences that have not begun, on the device and of the type of ``like``."""
+    return Paths.nothing(len(like)) if compiles(like) else Ancestry.nothing(like)
 
 
 class BeamAttention(DotProductAttention):
-    """Dot-product attention whose self-attention remembers a tree."""
+    """Dot-product attention whose self-attention remembers a tree, or, on a CPU, paths (``compiled_attention``)."""
 
     def remember(self, k, v, mask):
+        if compiles(k):
+            return Source.of(k, v, mask.keys)
         # A product with many small matrices wants each in one piece, and they are read at every step.
         return KeyValueCache(k, v) if torch.is_grad_enabled() else KeyValueCache(k.contiguous(), v.contiguous())
 
-    def start(self, k, v, ancestry=None):
-        return BeamTree(Slots(k, v), ancestry or Ancestry.nothing(k))
+    def recall_rows(self, q, memory, mask, dropout=0.0, rows=ALL_ROWS):
+        if isinstance(memory, Source):
+            if q.size(2) == 1:
+                return memory.read(q, rows)
+            memory = memory.cache(q.size(-1))
+        return super().recall_rows(q, memory, mask, dropout, rows)
 
-    def grow(self, q, k, v, past, mask, score_bias, dropout=0.0):
-        if past.ancestry.num_positions:
-            past = past.extend(k, v)
-            return past.read(q, score_bias), past
+    def grow_rows(self, q, k, v, past, mask, score_bias, dropout=0.0, rows=ALL_ROWS):
+        grown = past.extend(k, v, rows)
+        if past.num_positions:
+            return grown.read(q, score_bias, rows), grown
         keys, values = share_heads(k, q.size(1)), share_heads(v, q.size(1))
-        return self(q, keys, values, mask, score_bias(q, k.size(-2)), dropout), past.extend(k, v)
+        return self(q, keys, values, mask, score_bias(q, k.size(2)), dropout), grown
+
+    def start(self, k, v, ancestry=None):
+        ancestry = ancestry or no_ancestry(k)
+        if isinstance(ancestry, Paths):
+            return Target(Table(as_rows(k), as_rows(v), 0), ancestry)
+        return BeamTree(Slots(k, v), ancestry)

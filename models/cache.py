@@ -57,6 +57,17 @@ class Rows(NamedTuple):
         places[asked] = torch.arange(len(asked), device=asked.device)
         return cls(asked, places)
 
+    def count(self, rows: Shaped[Tensor, "rows *any"]) -> int:
+        """How many are asked about, of all these."""
+        return len(rows) if self.asked is None else len(self.asked)
+
+    def total(self, x: Shaped[Tensor, "asked *any"]) -> int:
+        """How many there are, of which these are asked about."""
+        return len(x) if self.places is None else len(self.places)
+
+    def numbers(self, x: Shaped[Tensor, "asked *any"]) -> Int[Tensor, " asked"]:
+        return torch.arange(len(x), device=x.device) if self.asked is None else self.asked
+
     def spread(self, x: Shaped[Tensor, "asked *any"]) -> Shaped[Tensor, "rows *any"]:
         """All rows; those of others say anything."""
         return x if self.places is None else x.index_select(0, self.places)

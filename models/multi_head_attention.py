@@ -77,14 +77,14 @@ class SelfAttention(MultiHeadAttention):
     ) -> tuple[Float[Tensor, "asked length width"], Any]:
         """Attends over ``past``, which has all rows, and ``x``, whose first position is ``start``; also returns the
         past of the next step."""
-        q, k, v = self.queries_keys_values(x, start, rows)
+        q, k, v = self.queries_keys_values(x, start)
         past = self.start(x) if past is None else past
-        heads, past = self.attend.grow(q, k, v, past, mask, self.positions.score_bias, self.dropout)
-        return self.output(rows.take(self.join(heads))), past
+        heads, past = self.attend.grow_rows(q, k, v, past, mask, self.positions.score_bias, self.dropout, rows)
+        return self.output(self.join(heads)), past
 
-    def queries_keys_values(self, x: Tensor, start: int, rows: Rows = ALL_ROWS) -> tuple[Tensor, Tensor, Tensor]:
+    def queries_keys_values(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
         widths = x.size(-1), self.key_value_width, self.key_value_width
-        q, k, v = map(self.split, rows.spread(self.query_key_value(x)).split(widths, dim=-1))
+        q, k, v = map(self.split, self.query_key_value(x).split(widths, dim=-1))
         return *self.positions.rotate(q, k, start), v
 
     def start(self, x: Float[Tensor, "batch length width"], ancestry: Any = None) -> Any:
@@ -114,12 +114,9 @@ class CrossAttention(MultiHeadAttention):
     def forward(
         self, x: Float[Tensor, "asked length width"], memory: Any, mask: Mask, rows: Rows = ALL_ROWS
     ) -> Float[Tensor, "asked length width"]:
-        """``memory`` has one row per sentence; several successive rows of ``x`` (its beams) may share one, and then
-        act as the queries of one call instead of copying it."""
-        q = rows.spread(self.query(x))
-        grouped = q.reshape(memory[0].size(0), -1, q.size(-1))  # [N, L, D] -> [B, beams * L, D]
-        heads = self.attend.recall(self.split(grouped), memory, mask, self.dropout)
-        return self.output(rows.take(self.join(heads).view_as(q)))
+        """``memory`` has one row per sentence; several successive rows of ``x`` (its beams) may share one."""
+        heads = self.attend.recall_rows(self.split(self.query(x)), memory, mask, self.dropout, rows)
+        return self.output(self.join(heads))
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.key_value(states).chunk(2, dim=-1)

@@ -3,7 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from models.beam_attention import Ancestry
+from models.beam_attention import no_ancestry
 from models.cache import DecoderState
 from models.config import ModelConfig
 from models.encoder_decoder import EncoderDecoder, Memory
@@ -34,7 +34,7 @@ class Transformer(EncoderDecoder):
 
     def start(self, memory: Memory) -> DecoderState:
         mask = Mask(memory.keys)
-        ancestry = Ancestry.nothing(memory.states)
+        ancestry = no_ancestry(memory.states)
         past = tuple(layer.self_attention.start(memory.states, ancestry) for layer in self.decoder)
         known = tuple(layer.cross_attention.read(memory.states, mask) for layer in self.decoder)
         return DecoderState(past, known, mask, position=0)

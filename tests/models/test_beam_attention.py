@@ -1,4 +1,5 @@
-"""A tree of hypotheses is a cache with a row for each of them: whatever the search selects, however long it goes on."""
+"""A tree of hypotheses, and their paths, are a cache with a row for each of them: whatever the search selects, however
+long it goes on."""
 
 from dataclasses import replace
 
@@ -7,18 +8,19 @@ import torch
 from torch.testing import assert_close
 
 from models.beam_attention import GROWTH, Ancestry, BeamTree, Slots
+from models.compiled_attention import Target
 from models.config import ModelConfig
 from models.transformer import Transformer
 
 TINY = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=8, d_ff=16, num_heads=2)
-EXACT = {"atol": 1e-12, "rtol": 1e-12}
 
 
+@pytest.mark.parametrize("kind, dtype, tolerance", [(BeamTree, torch.float64, 1e-12), (Target, torch.float32, 1e-5)])
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary"}, {"positions": "alibi"}, {"num_key_value_heads": 1}])
-def test_it_is_the_plain_cache_far_beyond_its_first_room(changes):
+def test_it_is_the_plain_cache_far_beyond_its_first_room(changes, kind, dtype, tolerance):
     torch.manual_seed(0)
-    tree = Transformer(replace(TINY, **changes), 13, 13, 0).double().eval()
-    plain = Transformer(replace(TINY, **changes, attention_kernel="plain"), 13, 13, 0).double().eval()
+    tree = Transformer(replace(TINY, **changes), 13, 13, 0).to(dtype).eval()
+    plain = Transformer(replace(TINY, **changes, attention_kernel="plain"), 13, 13, 0).to(dtype).eval()
     plain.load_state_dict(tree.state_dict())
     source = torch.tensor([[4, 5, 6, 3], [8, 9, 3, 0], [10, 3, 0, 0]])
     beams, going = 3, 3
@@ -26,10 +28,10 @@ def test_it_is_the_plain_cache_far_beyond_its_first_room(changes):
         states = [model.start(model.encode(source)) for model in (tree, plain)]
         rows = torch.arange(3)[:, None].expand(-1, beams)
         for step in range(2 * GROWTH + 5):
-            ids = torch.randint(1, 13, (going * (beams if step else 1), 1))
+            ids = torch.randint(1, 13, (going * (beams if step else 1), 2 if step == 7 else 1))
             (ours, first), (expected, second) = (m.step(ids, s) for m, s in zip((tree, plain), states, strict=True))
-            assert isinstance(first.past[0], BeamTree) and not isinstance(second.past[0], BeamTree)
-            assert_close(ours, expected, **EXACT)
+            assert isinstance(first.past[0], kind) and not isinstance(second.past[0], kind)
+            assert_close(ours, expected, atol=tolerance, rtol=tolerance)
             kept = torch.arange(going) if step not in (4, 20) else torch.arange(1, going)
             rows = kept[:, None] * (beams if step else 1) + torch.randint(beams if step else 1, (len(kept), beams))
             states, going = [state.select(rows) for state in (first, second)], len(kept)

@@ -1,0 +1,255 @@
+"""Decoding attention on a CPU, compiled by numba: a query reads the keys and values that it sees, and no others.
+
+Keys and values of a layer lie in a table, a row for each position, heads side by side; what a query sees is a list of
+rows. Of the source, it sees the tokens of its sentence; of the target, the path that its hypothesis has come. Three
+beams of one sentence, after three steps, each row of the table named by the token it holds::
+
+    table        a  b c d  e f g
+    beam 1       a  b      e          as a list: 0 1 4
+    beam 2       a  b        f                   0 1 5
+    beam 3       a      d      g                 0 3 6
+
+The search's choice of parents selects lists; keys and values stay where they are, also when sentences leave. Products
+of batches of matrices, which are all that torch has for this, read for every hypothesis what all of its sentence see,
+and for every sentence as much as the neediest one: on a CPU, four times as much work.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, no_type_check
+
+import numba
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from models.cache import KeyValueCache, Rows
+
+GROWTH = 8
+"""Room for so many further steps is made at once."""
+
+
+def compiled(function: Callable) -> Callable:
+    """Compiled when it is first called, and kept for processes to come, where there is a folder for that."""
+    compile = partial(numba.njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp", "nsz"})
+    try:
+        return compile(cache=True)(function)
+    except RuntimeError:  # neither this folder nor a home can be written to
+        return compile()(function)
+
+
+@no_type_check
+@compiled
+def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
+    """Scaled dot-product attention of each query to ``seen[i, :counts[i]]``, where i is ``whose`` of the query; zeros
+    where that is nothing. Written to ``read``.
+
+    Args:
+        queries, read: [N, H K].
+        keys, values: [table, H' K]; each of their heads is shared by H / H' of the queries'.
+        seen, counts: rows of the table, [M, L] and [M].
+        whose: [N].
+        bias: added to scores, [N or 1 or 0, H, L].
+        dim: K.
+    """
+    heads = queries.shape[1] // dim
+    sharing = queries.shape[1] // keys.shape[1]
+    scale = np.float32(1 / np.sqrt(dim))
+    weights = np.empty((heads, seen.shape[1]), np.float32)
+    for row in range(len(queries)):
+        list_ = whose[row]
+        count = counts[list_]
+        query = queries[row]
+        for place in range(count):
+            key = keys[seen[list_, place]]
+            for head in range(heads):
+                ours = query[head * dim : (head + 1) * dim]
+                theirs = key[head // sharing * dim : (head // sharing + 1) * dim]
+                score = np.float32(0)
+                for i in range(dim):
+                    score += ours[i] * theirs[i]
+                weights[head, place] = score * scale
+        if len(bias):
+            weights[:, :count] += bias[row % len(bias), :, :count]
+        for head in range(heads):
+            of_head = weights[head, :count]
+            greatest = np.float32(-np.inf)
+            for score in of_head:
+                greatest = max(greatest, score)
+            total = np.float32(0)
+            for place in range(count):
+                of_head[place] = np.exp(of_head[place] - greatest)
+                total += of_head[place]
+            for place in range(count):
+                of_head[place] /= total
+        read[row] = 0
+        for place in range(count):
+            value = values[seen[list_, place]]
+            for head in range(heads):
+                ours = read[row, head * dim : (head + 1) * dim]
+                theirs = value[head // sharing * dim : (head // sharing + 1) * dim]
+                weight = weights[head, place]
+                for i in range(dim):
+                    ours[i] += weight * theirs[i]
+
+
+def compiles(x: Tensor) -> bool:
+    """Whether the compiled kernel can take these keys: those of decoding on a CPU in 32 bits."""
+    return x.is_cpu and x.dtype == torch.float32 and not torch.is_grad_enabled()
+
+
+def as_rows(heads: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "rows width"]:
+    return heads.transpose(1, 2).flatten(0, 1).flatten(1).contiguous()  # [B, H, L, K] -> [B L, H K]
+
+
+class Table:
+    """Keys and values of one layer, in memory that grows at its end. What shares it reads only what was there when it
+    was made, and the first to append has the place; any other gets a copy."""
+
+    def __init__(self, keys: Float[Tensor, "room width"], values: Float[Tensor, "room width"], used: int):
+        self.keys, self.values, self.used = keys, values, used
+
+    def append(self, start: int, keys: Tensor, values: Tensor, room: int) -> "Table":
+        """The rows up to ``start``, and then these."""
+        table, end = self, start + len(keys)
+        if start != self.used or room != len(self.keys):
+            table = self.kept(slice(start), room)
+        table.keys[start:end], table.values[start:end], table.used = keys, values, end
+        return table
+
+    def kept(self, rows: Int[Tensor, " kept"] | slice, room: int) -> "Table":
+        """A table of these rows, with room for others."""
+        keys, values = self.keys[rows], self.values[rows]
+        table = Table(*(x.new_empty(room, x.size(1)) for x in (keys, values)), len(keys))
+        table.keys[: len(keys)], table.values[: len(keys)] = keys, values
+        return table
+
+    def read(
+        self,
+        q: Float[Tensor, "rows heads 1 dim"],
+        seen: Int[Tensor, "lists length"],
+        counts: Int[Tensor, " lists"],
+        whose: Int[Tensor, " rows"],
+        bias: Float[Tensor, "#rows heads 1 length"] | None = None,
+    ) -> Float[Tensor, "rows heads 1 dim"]:
+        """What each query reads from the rows that its list names."""
+        queries = as_rows(q)
+        bias = q.new_empty(0, 0, 0) if bias is None else bias[:, :, 0].contiguous()
+        read = torch.empty_like(queries)
+        arrays = (x.numpy() for x in (queries, self.keys, self.values, seen, counts, whose, bias))
+        attend(*arrays, q.size(-1), read.numpy())
+        return read.view(len(q), 1, q.size(1), -1).transpose(1, 2)
+
+
+class Source(NamedTuple):
+    """What one layer's cross-attention knows of the sources of B sentences."""
+
+    table: Table
+    seen: Int[Tensor, "all source"]
+    counts: Int[Tensor, " all"]
+    sentences: Int[Tensor, " batch"]
+    """Which of all are still there."""
+
+    @classmethod
+    def of(
+        cls,
+        k: Float[Tensor, "batch shared keys dim"],
+        v: Float[Tensor, "batch shared keys dim"],
+        real: Bool[Tensor, "batch keys"] | None,
+    ) -> "Source":
+        batch, length = k.size(0), k.size(2)
+        seen = torch.arange(batch * length).view(batch, length)
+        counts = torch.full((batch,), length)
+        if real is not None:
+            seen, counts = seen.gather(1, real.byte().argsort(dim=1, descending=True, stable=True)), real.sum(1)
+        return cls(Table(as_rows(k), as_rows(v), batch * length), seen, counts, torch.arange(batch))
+
+    def select(self, sentences: Int[Tensor, " kept"]) -> "Source":
+        return self._replace(sentences=self.sentences[sentences])
+
+    def read(self, q: Float[Tensor, "asked heads 1 dim"], rows: Rows) -> Float[Tensor, "asked heads 1 dim"]:
+        beams = rows.total(q) // len(self.sentences)
+        return self.table.read(q, self.seen, self.counts, self.sentences[rows.numbers(q) // beams])
+
+    def cache(self, dim: int) -> KeyValueCache:
+        """Keys and values as matrices."""
+        batch, length = self.seen.shape
+        heads = (x.view(batch, length, -1, dim)[self.sentences] for x in (self.table.keys, self.table.values))
+        return KeyValueCache(*(x.transpose(1, 2) for x in heads))
+
+
+class Paths:
+    """The rows of the table, one for all layers, that each of N hypotheses has come by.
+
+    Every layer asks for the same next ones, which are made once.
+    """
+
+    def __init__(self, rows: Int[Tensor, "rows length"], used: int, room: int):
+        self.rows = rows
+        self.used, self.room = used, room  # of the table
+        self._grown = self._selected = None
+
+    @classmethod
+    def nothing(cls, num_sentences: int) -> "Paths":
+        return cls(torch.zeros(num_sentences, 0, dtype=torch.long), 0, 0)
+
+    def grown(self, new: int, asked: Rows) -> tuple["Paths", Int[Tensor, " kept"] | None]:
+        """The hypotheses that are asked about go on by ``new`` rows each, at the end of the table. Where it is full,
+        what no path leads by is left behind first; then, also the rows that stay."""
+        if self._grown is None or self._grown[0] != (new, asked):
+            rows, used, room, kept = self.rows, self.used, self.room, None
+            end = used + new * asked.count(rows)
+            if end > room:
+                kept, rows = rows.unique(return_inverse=True)
+                used, end = len(kept), len(kept) + end - used
+                room = used + max(used, GROWTH * (end - used))
+            own = asked.spread(torch.arange(used, end).view(-1, new))
+            self._grown = (new, asked), Paths(torch.cat([rows, own], 1), end, room), kept
+        return self._grown[1:]
+
+    def selected(self, rows: Int[Tensor, "sentences beams"]) -> "Paths":
+        if self._selected is None or self._selected[0] is not rows:
+            self._selected = rows, Paths(self.rows[rows.flatten()], self.used, self.room)
+        return self._selected[1]
+
+
+class Target(NamedTuple):
+    """What the hypotheses have said, as one layer's self-attention remembers it."""
+
+    table: Table
+    paths: Paths
+
+    @property
+    def num_positions(self) -> int:
+        return self.paths.rows.size(1)
+
+    def extend(
+        self, k: Float[Tensor, "asked heads new dim"], v: Float[Tensor, "asked heads new dim"], rows: Rows
+    ) -> "Target":
+        paths, kept = self.paths.grown(k.size(2), rows)
+        table, start = self.table, self.paths.used
+        if kept is not None:
+            table, start = table.kept(kept, paths.room), len(kept)
+        return Target(table.append(start, as_rows(k), as_rows(v), paths.room), paths)
+
+    def select(self, rows: Int[Tensor, "sentences beams"]) -> "Target":
+        return Target(self.table, self.paths.selected(rows))
+
+    def read(
+        self, q: Float[Tensor, "asked heads new dim"], score_bias: Callable[[Tensor, int], Tensor | None], rows: Rows
+    ) -> Float[Tensor, "asked heads new dim"]:
+        """What the last positions of the hypotheses that are asked about read from all up to their own."""
+        batch, length = self.paths.rows.shape
+        numbers, bias, new = rows.numbers(q), score_bias(q, length), q.size(2)
+        read = [
+            self.table.read(
+                q[:, :, i : i + 1],
+                self.paths.rows,
+                torch.full((batch,), length - new + 1 + i),
+                numbers,
+                None if bias is None else bias[:, :, i : i + 1],
+            )
+            for i in range(new)
+        ]
+        return read[0] if new == 1 else torch.cat(read, 2)
