@@ -25,7 +25,8 @@ from torch import Tensor
 
 from models.attention import DotProductAttention
 from models.cache import ALL_ROWS, KeyValueCache, Rows, share_heads
-from models.compiled_attention import Paths, Source, Table, Target, as_rows, compiles
+from models.compiled import compiles
+from models.compiled_attention import Paths, Source, Table, Target, as_rows
 
 HIDDEN = float("-inf")
 GROWTH = 8

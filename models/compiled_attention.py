@@ -15,28 +15,18 @@ and for every sentence as much as the neediest one: on a CPU, four times as much
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, no_type_check
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from models.cache import KeyValueCache, Rows
+from models.compiled import compiled
 
 GROWTH = 8
 """Room for so many further steps is made at once."""
-
-
-def compiled(function: Callable) -> Callable:
-    """Compiled when it is first called, and kept for processes to come, where there is a folder for that."""
-    compile = partial(numba.njit, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp", "nsz"})
-    try:
-        return compile(cache=True)(function)
-    except RuntimeError:  # neither this folder nor a home can be written to
-        return compile()(function)
 
 
 @no_type_check
@@ -92,11 +82,6 @@ def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
                 weight = weights[head, place]
                 for i in range(dim):
                     ours[i] += weight * theirs[i]
-
-
-def compiles(x: Tensor) -> bool:
-    """Whether the compiled kernel can take these keys: those of decoding on a CPU in 32 bits."""
-    return x.is_cpu and x.dtype == torch.float32 and not torch.is_grad_enabled()
 
 
 def as_rows(heads: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "rows width"]:

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from models.compiled import compiles
+from models.compiled_ranking import BLOCK, best, summarise
 from models.length import LengthNormalisation
 from models.rules import IMPOSSIBLE, Rule, repetition_penalty
 from models.terms import APART, Progress, Words, choose_each
@@ -137,9 +139,10 @@ def beam_search(
         of_rows = tokens.view(-1, 1), histories.flatten(0, 1)[:, : position - 1], alive.repeat_interleave(beams)
         ids, so_far, sentences = of_rows if asked is None else (x[asked] for x in of_rows)
         logits, state = step(ids, state)
-        log_probs = normalised(logits, forbidden, so_far, repetition)
-        for rule in rules:
-            rule(log_probs, so_far, sentences)
+        if rules or terms or not compiles(logits):
+            log_probs = normalised(logits, forbidden, so_far, repetition)
+            for rule in rules:
+                rule(log_probs, so_far, sentences)
         if terms:
             options = {
                 "eos_id": eos_id,
@@ -150,7 +153,11 @@ def beam_search(
             *chosen, progress = choose_each(progress, totals, log_probs.view(*totals.shape, -1), **options)
             ending, living = (Candidates(*rows) for rows in chosen)
         else:
-            ending, living = _continuations(totals, log_probs, asked, eos_id, beam_size, groups, diversity)
+            if rules or not compiles(logits):
+                ranking = Blocks.of(log_probs)
+            else:
+                ranking = CompiledRanking.of(permitted(logits, forbidden, so_far, repetition))
+            ending, living = _continuations(totals, ranking, asked, eos_id, beam_size, groups, diversity)
 
         # Histories are filled up with end of sentence, so an ending one's ids are its parent's.
         scores = length.worth(ending.totals, position)
@@ -223,7 +230,7 @@ class Candidates(NamedTuple):
 
 def _continuations(
     totals: Float[Tensor, "sentences beams"],
-    log_probs: Float[Tensor, "asked vocabulary"],
+    ranking: Ranking,
     asked: Int[Tensor, " asked"] | None,
     eos_id: int,
     beam_size: int,
@@ -233,16 +240,15 @@ def _continuations(
     """Those that end here and count, among twice ``beam_size``, and ``beam_size`` that live on; the total of what is
     none is -inf."""
     beams = totals.size(1)
-    rows = torch.arange(totals.numel(), device=totals.device).view_as(totals)  # of ``log_probs``
+    rows = torch.arange(totals.numel(), device=totals.device).view_as(totals)  # of those ranked
     if asked is not None:
         rows = torch.zeros_like(rows).view(-1).index_copy(0, asked, rows.view(-1)[: len(asked)]).view_as(rows)
-    blocks = Blocks.of(log_probs)
     share = beam_size // groups
     ending, living = [], []
     for first in range(0, beam_size, share):
         members = slice(first, first + share) if beams == beam_size else slice(None)  # at first all grow from one
         # Each parent may end in one way only, so twice the share leaves enough of both.
-        found = blocks.best(totals[:, members], rows[:, members], 2 * share, first)
+        found = ranking.best(totals[:, members], rows[:, members], 2 * share, first, eos_id)
         ranks = found.totals
         if first:
             taken = torch.cat([candidates.tokens for candidates in living], 1)
@@ -298,21 +304,61 @@ def _longest(max_lengths: Tensor) -> int:
 
 def normalised(logits: Tensor, forbidden: Tensor, so_far: Tensor, repetition: float) -> Tensor:
     """Normalised over all tokens that stand for text. Writes to ``logits``, which are as large as all else together."""
-    logits = logits.float()
-    if repetition != 1.0:
-        logits = repetition_penalty(logits, so_far, repetition)
-    logits = logits.index_fill_(-1, forbidden, IMPOSSIBLE)
+    logits = permitted(logits, forbidden, so_far, repetition)
     if logits.is_cpu and not logits.requires_grad:  # each row is read before it is written
         return torch.log_softmax(logits, -1, out=logits)
     return logits.log_softmax(-1)
 
 
-BLOCK = 64
+def permitted(logits: Tensor, forbidden: Tensor, so_far: Tensor, repetition: float) -> Tensor:
+    """The logits of what may be said, and not for the second time. Writes to ``logits``."""
+    logits = logits.float()
+    if repetition != 1.0:
+        logits = repetition_penalty(logits, so_far, repetition)
+    return logits.index_fill_(-1, forbidden, IMPOSSIBLE)
+
+
+class Ranking(Protocol):
+    """Next-token log-probabilities of some rows, among which the best are soon found."""
+
+    def best(
+        self,
+        totals: Float[Tensor, "sentences beams"],
+        rows: Int[Tensor, "sentences beams"],
+        count: int,
+        penalised: int,
+        early: int,
+    ) -> Candidates:
+        """The ``count`` best continuations of each sentence, whose hypotheses go on as ``rows`` say, best first, filled
+        up with impossible ones; and so many more that they are still among them when ``penalised`` tokens of every
+        hypothesis lose some of their worth. Of equals, token ``early`` may be taken for better."""
+
+
+class CompiledRanking(NamedTuple):
+    """That of logits on a CPU."""
+
+    logits: Float[Tensor, "rows width"]
+    maxima: Float[Tensor, "rows blocks"]
+    log_sums: Float[Tensor, " rows"]
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "rows width"]) -> CompiledRanking:
+        rows, width = logits.shape
+        ranking = cls(logits, logits.new_empty(rows, width // BLOCK), logits.new_empty(rows))
+        summarise(*(x.numpy() for x in ranking))
+        return ranking
+
+    def best(self, totals, rows, count, penalised, early):
+        shape = len(totals), count + penalised * totals.size(1)
+        found = Candidates(totals.new_full(shape, IMPOSSIBLE), rows.new_zeros(shape), rows.new_zeros(shape))
+        asked = self.logits, self.maxima, totals - self.log_sums[rows], rows.contiguous()
+        best(*(x.numpy() for x in asked), early, *(x.numpy() for x in found))
+        return found
 
 
 class Blocks(NamedTuple):
-    """Rows of numbers among which the best are soon found: the n best lie in the n blocks of greatest maximum, which
-    takes a third of the time of looking at every one."""
+    """A ranking that looks into the n blocks of greatest maximum for the n best, which takes a third of the time of
+    looking at every one."""
 
     values: Float[Tensor, "rows width"]
     maxima: Float[Tensor, "rows blocks"]
@@ -322,16 +368,7 @@ class Blocks(NamedTuple):
         blocks = values.size(1) // BLOCK
         return cls(values, values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(-1))
 
-    def best(
-        self,
-        totals: Float[Tensor, "sentences beams"],
-        rows: Int[Tensor, "sentences beams"],
-        count: int,
-        penalised: int = 0,
-    ) -> Candidates:
-        """The ``count`` best continuations of each sentence, whose hypotheses go on as ``rows`` say, best first, filled
-        up with impossible ones; and so many more that they are still among them when ``penalised`` tokens of every
-        hypothesis lose some of their worth."""
+    def best(self, totals, rows, count, penalised, early):
         beams, width, blocks = totals.size(1), self.values.size(1), self.maxima.size(1)
         wanted = count + penalised * beams
         n = min(wanted, beams * width)

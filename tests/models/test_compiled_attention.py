@@ -7,7 +7,8 @@ from torch.testing import assert_close
 
 from models.attention import attention_weights
 from models.cache import ALL_ROWS, Rows, share_heads
-from models.compiled_attention import GROWTH, Paths, Source, Table, Target, as_rows, compiled
+from models.compiled import compiled
+from models.compiled_attention import GROWTH, Paths, Source, Table, Target, as_rows
 from models.masks import Mask
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-5}
