@@ -157,10 +157,12 @@ def model(request) -> EncoderDecoder:
     return model
 
 
+@pytest.mark.parametrize("dtype, close", [(torch.float64, EXACT), (torch.float32, dict(atol=1e-4, rtol=1e-4))])
 @torch.no_grad()
-def test_a_step_is_a_row_of_the_full_pass_whatever_rows_are_kept(model):
+def test_a_step_is_a_row_of_the_full_pass_whatever_rows_are_kept(model, dtype, close):
     """Beams are copied, crossed over and left out, a sentence leaves the batch, and one beam of each may be asked
-    about alone."""
+    about alone; in 32 bits, some of this is compiled."""
+    model = copy.deepcopy(model).to(dtype)
     going = torch.arange(3)  # the sentences still in the batch
     state = model.start(model.encode(SOURCE)).select(going[:, None].expand(-1, 2))
     prefixes = torch.empty(3, 2, 0, dtype=torch.long)
@@ -173,7 +175,7 @@ def test_a_step_is_a_row_of_the_full_pass_whatever_rows_are_kept(model):
             state = state.only(asked.flatten())
         logits, state = model.step(tokens.view(-1, 1)[asked.flatten()], state)
         full = model(SOURCE[going].repeat_interleave(2, dim=0), prefixes.flatten(0, 1))
-        assert_close(logits, full[asked.flatten(), -1], **EXACT)
+        assert_close(logits, full[asked.flatten(), -1], **close)
 
         kept = torch.tensor([0, 2]) if position == 4 else torch.arange(len(going))
         chosen = torch.randint(2, (len(kept), 2)) if asked.size(1) == 2 else (asked % 2)[kept].expand(-1, 2)
