@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.length import LengthNormalisation
 from models.rules import IMPOSSIBLE, Rule
-from models.search import Hypothesis, State, Step, normalised
+from models.search import Hypothesis, State, Step, normalised, require_numbers
 
 
 @torch.no_grad()
@@ -86,8 +86,7 @@ def sample(
             alive = alive[going[:, 0]]
             tokens, numbers, running = (x[going, order] for x in (tokens, numbers, running))
 
-    if totals.isnan().any():
-        raise ValueError("the model returned NaN: its weights are damaged, or half precision overflowed (try fp32)")
+    require_numbers(totals)
     sizes = (ids != eos_id).sum(-1)
     scores = length.worth(totals, (sizes + 1).minimum(max_lengths[:, None]))
     finished = sizes < max_lengths[:, None]

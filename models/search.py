@@ -211,13 +211,22 @@ def score_targets(
     """The score a search gives to these targets (forced decoding), from the logits of one full pass.
 
     ``target_out`` ends in end of sentence where the target is finished, and is padded with ``pad_id``.
+
+    :raises ValueError: the logits are NaN.
     """
     forbidden = target_out.new_tensor(forbidden_ids)
     total = torch.zeros(len(target_out), device=logits.device)
     for position, tokens in enumerate(target_out.unbind(1)):
         log_probs = normalised(logits[:, position].clone(), forbidden, target_out[:, :position], repetition)
         total += log_probs.gather(1, tokens[:, None])[:, 0].masked_fill(tokens == pad_id, 0.0)
+    require_numbers(total)
     return length.worth(total, (target_out != pad_id).sum(1))
+
+
+def require_numbers(scores: Tensor) -> None:
+    """:raises ValueError: one is NaN. Waits for the device."""
+    if scores.isnan().any():
+        raise ValueError("the model returned NaN: its weights are damaged, or half precision overflowed (try 32 bits)")
 
 
 class Candidates(NamedTuple):
@@ -399,8 +408,7 @@ def _hypotheses(finished: Found, unfinished: Found, num_hypotheses: int, eos_id:
     """Tensors as lists, best first, each once; unfinished ones where there are no others."""
     has_finished = finished.scores[:, :1] > IMPOSSIBLE
     scores = torch.where(has_finished, finished.scores, unfinished.scores)
-    if scores.isnan().any():
-        raise ValueError("the model returned NaN: its weights are damaged, or half precision overflowed (try fp32)")
+    require_numbers(scores)
     ids = torch.where(has_finished[:, :, None], finished.ids, unfinished.ids)
     lengths = (ids != eos_id).sum(-1)
     found = []

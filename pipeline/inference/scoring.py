@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.ensemble import Ensemble, EnsembleState
 from models.length import LENGTH_NORMALISATIONS
-from models.search import normalised, score_targets
+from models.search import normalised, require_numbers, score_targets
 from pipeline.config import CorporaConfig, SearchConfig, require, require_positions
 from pipeline.data.batching import Batch, BatchPlan, collate
 from pipeline.data.cleaning import normalise
@@ -46,7 +46,7 @@ def score_pairs(
     Each pair is scored as a whole, however long. A blank source has a blank target for certain, as in translating.
 
     Raises:
-        ValueError: a pair is too long for the positions that the model has learned.
+        ValueError: a pair is too long for the positions that the model has learned, or the model returns NaN.
     """
     search = search or translator.search
     engines = _engines(translator)
@@ -158,6 +158,7 @@ def alternatives(
     said = torch.tensor([begun], dtype=torch.long, device=logits.device)
     forbidden = said.new_tensor(engines[0].vocabulary.forbidden_ids)
     log_probs = normalised(logits, forbidden, said, search.repetition_penalty)
+    require_numbers(log_probs)
     for rule in rules_of(search, [Source(tuple(ids))], translator.banned(search), logits.device):
         rule(log_probs, said, said.new_zeros(1))
     possible = int((log_probs > -math.inf).sum())

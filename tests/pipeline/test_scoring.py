@@ -211,6 +211,15 @@ def test_alternatives_that_cannot_be_are_refused(translator, sentence, count, me
         alternatives(translator, sentence, "the", count)
 
 
+def test_a_damaged_model_has_no_scores_and_no_alternatives(translator, monkeypatch):
+    project = translator.engine.project
+    monkeypatch.setattr(translator.engine, "project", lambda hidden: project(hidden) * math.nan)
+    with pytest.raises(ValueError, match="the model returned NaN"):
+        list(score_pairs(translator, [(SENTENCES[0], SENTENCES[1])]))
+    with pytest.raises(ValueError, match="the model returned NaN"):
+        alternatives(translator, SENTENCES[0], "", 2)
+
+
 def test_pairs_come_from_two_files_or_one(tmp_path):
     for name, text in {
         "a": "x\ny\n", "b": "1\n2\n", "c": "1\n", "p.tsv": 'x\t1\n"y\t2\n',
