@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from models.compiled_ranking import BLOCK
-from models.search import Blocks, CompiledRanking
+from models.ranking import Blocks, CompiledRanking
 
 NOBODY = -1
 """No token comes before its equals: the last one, which is impossible in these tests."""
