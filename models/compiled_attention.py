@@ -182,7 +182,7 @@ class Paths:
     def grown(self, new: int, asked: Rows) -> tuple["Paths", Int[Tensor, " kept"] | None]:
         """The hypotheses that are asked about go on by ``new`` rows each, at the end of the table. Where it is full,
         what no path leads by is left behind first; then, also the rows that stay."""
-        if self._grown is None or self._grown[0] != (new, asked):
+        if self._grown is None or self._grown[0] != new or self._grown[1] is not asked:
             rows, used, room, kept = self.rows, self.used, self.room, None
             end = used + new * asked.count(rows)
             if end > room:
@@ -190,8 +190,8 @@ class Paths:
                 used, end = len(kept), len(kept) + end - used
                 room = used + max(used, GROWTH * (end - used))
             own = asked.spread(torch.arange(used, end).view(-1, new))
-            self._grown = (new, asked), Paths(torch.cat([rows, own], 1), end, room), kept
-        return self._grown[1:]
+            self._grown = new, asked, Paths(torch.cat([rows, own], 1), end, room), kept
+        return self._grown[2:]
 
     def selected(self, rows: Int[Tensor, "sentences beams"]) -> "Paths":
         if self._selected is None or self._selected[0] is not rows:

@@ -87,6 +87,16 @@ def test_only_those_asked_about_take_room():
     assert [path(grown, row) for row in (1, 2)] == [[1, 7], [2, 9]]
 
 
+def test_a_state_may_be_asked_about_some_rows_and_then_about_others():
+    start = target(2).extend(said(1, 2), said(1, 2), ALL_ROWS).select(torch.tensor([[0, 0], [1, 1]]))
+    some, others = (
+        start.extend(said(*tokens), said(*tokens), Rows.only(torch.tensor(rows), 4))
+        for rows, tokens in [([0, 1], [5, 6]), ([1, 2, 3], [7, 8, 9])]
+    )
+    assert [path(some, row) for row in (0, 1)] == [[1, 5], [1, 6]]
+    assert [path(others, row) for row in (1, 2, 3)] == [[1, 7], [2, 8], [2, 9]]
+
+
 def test_the_first_to_append_has_the_place_and_any_other_a_copy():
     start = target(1).extend(said(0), said(0), ALL_ROWS)
     first, second = (start.extend(said(x), said(x), ALL_ROWS) for x in (1, 2))
