@@ -15,77 +15,21 @@ and for every sentence as much as the neediest one: on a CPU, four times as much
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, no_type_check
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from models.cache import KeyValueCache, Rows
-from models.compiled import compiled
+from models.compiled import attend
 
 GROWTH = 8
 """Room for so many further steps is made at once."""
 
 
-@no_type_check
-@compiled
-def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
-    """Scaled dot-product attention of each query to ``seen[i, :counts[i]]``, where i is ``whose`` of the query; zeros
-    where that is nothing. Written to ``read``.
-
-    Args:
-        queries, read: [N, H K].
-        keys, values: [table, H' K]; each of their heads is shared by H / H' of the queries'.
-        seen, counts: rows of the table, [M, L] and [M].
-        whose: [N].
-        bias: added to scores, [N or 1 or 0, H, L].
-        dim: K.
-    """
-    heads = queries.shape[1] // dim
-    sharing = queries.shape[1] // keys.shape[1]
-    scale = np.float32(1 / np.sqrt(dim))
-    weights = np.empty((heads, seen.shape[1]), np.float32)
-    for row in range(len(queries)):
-        list_ = whose[row]
-        count = counts[list_]
-        query = queries[row]
-        for place in range(count):
-            key = keys[seen[list_, place]]
-            for head in range(heads):
-                ours = query[head * dim : (head + 1) * dim]
-                theirs = key[head // sharing * dim : (head // sharing + 1) * dim]
-                score = np.float32(0)
-                for i in range(dim):
-                    score += ours[i] * theirs[i]
-                weights[head, place] = score * scale
-        if len(bias):
-            weights[:, :count] += bias[row % len(bias), :, :count]
-        for head in range(heads):
-            of_head = weights[head, :count]
-            greatest = np.float32(-np.inf)
-            for score in of_head:
-                greatest = max(greatest, score)
-            total = np.float32(0)
-            for place in range(count):
-                of_head[place] = np.exp(of_head[place] - greatest)
-                total += of_head[place]
-            for place in range(count):
-                of_head[place] /= total
-        read[row] = 0
-        for place in range(count):
-            value = values[seen[list_, place]]
-            for head in range(heads):
-                ours = read[row, head * dim : (head + 1) * dim]
-                theirs = value[head // sharing * dim : (head // sharing + 1) * dim]
-                weight = weights[head, place]
-                for i in range(dim):
-                    ours[i] += weight * theirs[i]
-
-
 def as_rows(heads: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "rows width"]:
-    return heads.transpose(1, 2).flatten(0, 1).flatten(1).contiguous()  # [B, H, L, K] -> [B L, H K]
+    return heads.transpose(1, 2).flatten(0, 1).flatten(1)  # [B, H, L, K] -> [B L, H K]
 
 
 class Table:
@@ -119,7 +63,7 @@ class Table:
         bias: Float[Tensor, "#rows heads 1 length"] | None = None,
     ) -> Float[Tensor, "rows heads 1 dim"]:
         """What each query reads from the rows that its list names."""
-        queries = as_rows(q)
+        queries = as_rows(q).contiguous()
         bias = q.new_empty(0, 0, 0) if bias is None else bias[:, :, 0].contiguous()
         read = torch.empty_like(queries)
         arrays = (x.numpy() for x in (queries, self.keys, self.values, seen, counts, whose, bias))
@@ -148,7 +92,8 @@ class Source(NamedTuple):
         counts = torch.full((batch,), length)
         if real is not None:
             seen, counts = seen.gather(1, real.byte().argsort(dim=1, descending=True, stable=True)), real.sum(1)
-        return cls(Table(as_rows(k), as_rows(v), batch * length), seen, counts, torch.arange(batch))
+        table = Table(*(as_rows(x).contiguous() for x in (k, v)), batch * length)
+        return cls(table, seen, counts, torch.arange(batch))
 
     def select(self, sentences: Int[Tensor, " kept"]) -> "Source":
         return self._replace(sentences=self.sentences[sentences])

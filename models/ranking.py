@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 
-from models.compiled_ranking import BLOCK, best, summarise
+from models.compiled import BLOCK, best, summarise
 from models.rules import IMPOSSIBLE
 
 

@@ -5,7 +5,7 @@ import ctypes
 import hashlib
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -34,11 +34,15 @@ CHECK_EVERY = 4
 """Lengths between two looks at what is done: on a GPU the host then runs ahead, and a few finished rows stay longer."""
 
 
+ALIKE = 1.125
+"""Sentences are mixed where a batch has at most so many times the tokens, padding included, that it had before."""
+
+
 NOTHING_FOUND = Hypothesis([], float("-inf"), False)
 """Where rules leave nothing that could be said."""
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 
 
 class Source(NamedTuple):
@@ -203,7 +207,7 @@ def _search(
 ) -> list[list[Hypothesis]]:
     _require_possible(engines, sources, search)
     workers = engines[0].workers
-    batches = list(token_budget_batches(sources, fair_budget(sources, search.tokens_per_batch, workers)))
+    batches = fair_batches([len(source.ids) + 1 for source in sources], search.tokens_per_batch, workers)
     with ExitStack() as listening:
         decoders = engines
         if search.coverage_penalty:
@@ -213,14 +217,17 @@ def _search(
             ]
         options = {"search": search, "num_hypotheses": num_hypotheses, "banned": banned}
         find = partial(_search_batch, decoders, vocabulary=engines[0].vocabulary, **options)
+        given = [[sources[number] for number in batch] for batch in batches]
         if workers == 1:
-            return list(chain.from_iterable(map(find, batches)))
-        # One thread of a worker's own wins over several that share each small product, even where there is one only.
-        threads = torch.get_num_threads()
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            found = list(chain.from_iterable(pool.map(find, batches)))
-        torch.set_num_threads(threads)  # what threads to come begin with
-        return found
+            found = list(map(find, given))
+        else:
+            # One thread of a worker's own wins over several that share each small product, even where there is but one.
+            threads = torch.get_num_threads()
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                found = list(pool.map(find, given))
+            torch.set_num_threads(threads)  # what threads to come begin with
+    hypotheses = dict(zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True))
+    return [hypotheses[number] for number in range(len(sources))]
 
 
 @torch.inference_mode()
@@ -306,30 +313,37 @@ def _seed(seed: int, ids: Sequence[int]) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def token_budget_batches(sources: Sequence[Source], budget: int) -> Iterator[Sequence[Source]]:
-    """Batches of at most ``budget`` source tokens, padding and end of sentence included, or of one sentence."""
-    start = 0
-    while start < len(sources):
-        size = max(1, budget // (len(sources[start].ids) + 1))
-        yield sources[start : start + size]
-        start += size
-
-
-def fair_budget(sources: Sequence[Source], budget: int, workers: int) -> int:
-    """The least budget with which all workers get as many batches as the busiest must have: they end together."""
+def fair_batches(lengths: Sequence[int], budget: int, workers: int) -> list[range]:
+    """Numbers of sentences, in batches of at most ``budget`` tokens: all workers get as many batches as the busiest
+    must have, with the least budget for which that is so, and the last batch of each, if they are alike, are dealt out
+    like cards. So they end together. ``lengths`` come longest first."""
 
     def rounds(budget: int) -> int:
-        return -(-sum(1 for _ in token_budget_batches(sources, budget)) // workers)
+        return -(-len(token_budget_batches(lengths, budget)) // workers)
 
-    return 1 + bisect_left(range(1, budget), -rounds(budget), key=lambda less: -rounds(less))
+    least = 1 + bisect_left(range(1, budget), -rounds(budget), key=lambda less: -rounds(less))
+    batches = token_budget_batches(lengths, least)
+    last = range(batches[-workers].start, len(lengths)) if len(batches) >= workers else range(0)
+    dealt = [last[first::workers] for first in range(workers)]
+    alike = all(len(batch) * lengths[batch.start] <= ALIKE * least for batch in dealt if batch)
+    return batches[:-workers] + dealt if last and alike else batches
+
+
+def token_budget_batches(lengths: Sequence[int], budget: int) -> list[range]:
+    """Numbers of sentences, in batches of at most ``budget`` tokens, padding included, or of one sentence."""
+    batches: list[range] = []
+    while (start := batches[-1].stop if batches else 0) < len(lengths):
+        batches.append(range(start, min(len(lengths), start + max(1, budget // lengths[start]))))
+    return batches
 
 
 def keep_freed_memory() -> None:
     """Have glibc keep what is freed for what is allocated next: a step's logits are as large again at the next one,
-    and to give their memory back to the system each time takes a tenth of all time."""
+    and to give their memory back to the system each time takes a tenth of all time. Threads have heaps of 64 MiB, which
+    are given back when they are empty, unless more than that is to be left at their end."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        for setting in M_TRIM_THRESHOLD, M_MMAP_THRESHOLD:
-            libc.mallopt(setting, 1 << 30)
+        for setting, size in (M_TRIM_THRESHOLD, 1 << 30), (M_MMAP_THRESHOLD, 1 << 30), (M_TOP_PAD, 1 << 26):
+            libc.mallopt(setting, size)
 
 
 def default_device() -> torch.device:

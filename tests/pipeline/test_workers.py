@@ -1,12 +1,13 @@
 """Batches are shared fairly among the threads that translate them."""
 
 import random
+from itertools import chain
 
 import pytest
 import torch
 
 from pipeline.inference import engine as engine_module
-from pipeline.inference.engine import Source, TorchEngine, fair_budget, token_budget_batches
+from pipeline.inference.engine import ALIKE, Source, TorchEngine, fair_batches, token_budget_batches
 from tests.pipeline.conftest import CONFIGURATION
 
 
@@ -30,10 +31,27 @@ def test_all_workers_share_what_would_be_one_batch(models, tokenizers, workers, 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_no_worker_waits_for_the_others_to_end_much_larger_batches(workers):
     draw = random.Random(workers)
+    mixed = 0
     for budget in 1, 40, 300, 5000:
-        lengths = [draw.randint(1, 30) for _ in range(draw.randint(1, 200))]
-        sources = [Source((5,) * length) for length in sorted(lengths, reverse=True)]
-        least = fair_budget(sources, budget, workers)
-        rounds = [-(-len(list(token_budget_batches(sources, each))) // workers) for each in range(1, budget + 1)]
-        assert rounds[least - 1] == rounds[-1] and rounds[: least - 1].count(rounds[-1]) == 0
-    assert fair_budget([], 5, workers) >= 1
+        for spread in 1, 30, 30, 30:
+            lengths = sorted((draw.randint(1, spread) for _ in range(draw.randint(1, 200))), reverse=True)
+            batches = fair_batches(lengths, budget, workers)
+            assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
+            assert all(len(batch) * lengths[batch[0]] <= ALIKE * budget or len(batch) == 1 for batch in batches)
+            # As few rounds as the budget allows, and no smaller budget has as few.
+            rounds = [-(-len(token_budget_batches(lengths, each)) // workers) for each in range(1, budget + 1)]
+            assert -(-len(batches) // workers) == rounds[-1]
+            least = 1 + rounds.index(rounds[-1])
+            alone = token_budget_batches(lengths, least)
+            if batches != alone:
+                mixed += 1
+                assert batches[:-workers] == alone[:-workers]
+                sizes = [len(batch) for batch in batches[-workers:]]
+                assert max(sizes) - min(sizes) <= 1
+    assert (mixed > 0) == (workers > 1)
+    assert fair_batches([], 5, workers) == []
+
+
+def test_a_long_sentence_is_not_mixed_with_many_short_ones():
+    batches = fair_batches([100] + [10] * 50, 4096, 2)
+    assert batches == [range(0, 4), range(4, 51)]  # dealt out, both would be as wide as the long one

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from models.compiled_ranking import BLOCK
+from models.compiled import BLOCK
 from models.ranking import Blocks, CompiledRanking
 
 NOBODY = -1
