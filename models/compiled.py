@@ -78,9 +78,25 @@ def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
     for row in range(len(queries)):
         list_ = whose[row]
         count = counts[list_]
-        query = queries[row]
+        query, mean = queries[row], read[row]
         weights = scores[: heads * count].reshape(heads, count)
-        for place in range(count):
+        fours = count - count % 4
+        for place in range(0, fours, 4):  # four at a time share what is loaded of the query
+            key0, key1 = keys[seen[list_, place]], keys[seen[list_, place + 1]]
+            key2, key3 = keys[seen[list_, place + 2]], keys[seen[list_, place + 3]]
+            for head in range(heads):
+                ours = query[head * dim : (head + 1) * dim]
+                start, end = head // sharing * dim, (head // sharing + 1) * dim
+                a, b, c, d = key0[start:end], key1[start:end], key2[start:end], key3[start:end]
+                score0 = score1 = score2 = score3 = np.float32(0)
+                for i in range(dim):
+                    score0 += ours[i] * a[i]
+                    score1 += ours[i] * b[i]
+                    score2 += ours[i] * c[i]
+                    score3 += ours[i] * d[i]
+                four = weights[head, place : place + 4]
+                four[0], four[1], four[2], four[3] = score0 * scale, score1 * scale, score2 * scale, score3 * scale
+        for place in range(fours, count):
             key = keys[seen[list_, place]]
             for head in range(heads):
                 ours = query[head * dim : (head + 1) * dim]
@@ -109,11 +125,22 @@ def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
                 total += weight
             for place in range(count):
                 of_head[place] /= total
-        read[row] = 0
-        for place in range(count):
+        mean[:] = 0
+        for place in range(0, fours, 4):
+            value0, value1 = values[seen[list_, place]], values[seen[list_, place + 1]]
+            value2, value3 = values[seen[list_, place + 2]], values[seen[list_, place + 3]]
+            for head in range(heads):
+                ours = mean[head * dim : (head + 1) * dim]
+                start, end = head // sharing * dim, (head // sharing + 1) * dim
+                a, b, c, d = value0[start:end], value1[start:end], value2[start:end], value3[start:end]
+                four = weights[head, place : place + 4]
+                weight0, weight1, weight2, weight3 = four[0], four[1], four[2], four[3]
+                for i in range(dim):
+                    ours[i] += weight0 * a[i] + weight1 * b[i] + weight2 * c[i] + weight3 * d[i]
+        for place in range(fours, count):
             value = values[seen[list_, place]]
             for head in range(heads):
-                ours = read[row, head * dim : (head + 1) * dim]
+                ours = mean[head * dim : (head + 1) * dim]
                 theirs = value[head // sharing * dim : (head // sharing + 1) * dim]
                 weight = weights[head, place]
                 for i in range(dim):
