@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 BATCH = 32
 """Sentences at a time, for the engines that count these."""
 
-WARM_UP = 8
-"""Sentences that every engine translates before it is timed."""
-
 ON_A_GPU = ("ours-bf16", "huggingface")
 """Engines that are measured there, both in bf16."""
 
@@ -161,10 +158,10 @@ def contestants(
 def race(
     racing: Sequence[Contestant], sentences: Sequence[str], rounds: int, batch_one_sentences: int
 ) -> Iterator[dict]:
-    """Everyone's labels with the speeds, and the ``translations``."""
+    """Everyone's labels with the speeds, and the ``translations``. Before anyone is timed, all have translated once."""
     some = sentences[:batch_one_sentences]
     for each in racing:
-        each.translate(sentences[:WARM_UP])
+        each.translate(sentences)
         each.translate(sentences[:1])
     seconds: list[list[tuple[float, float, float]]] = [[] for _ in racing]
     texts: list[list[str]] = [[] for _ in racing]

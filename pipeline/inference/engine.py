@@ -5,12 +5,12 @@ import ctypes
 import hashlib
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ ALIKE = 1.125
 NOTHING_FOUND = Hypothesis([], float("-inf"), False)
 """Where rules leave nothing that could be said."""
 
+
+B, F = TypeVar("B"), TypeVar("F")
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 
@@ -218,16 +220,29 @@ def _search(
         options = {"search": search, "num_hypotheses": num_hypotheses, "banned": banned}
         find = partial(_search_batch, decoders, vocabulary=engines[0].vocabulary, **options)
         given = [[sources[number] for number in batch] for batch in batches]
-        if workers == 1:
-            found = list(map(find, given))
-        else:
-            # One thread of a worker's own wins over several that share each small product, even where there is but one.
-            threads = torch.get_num_threads()
-            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                found = list(pool.map(find, given))
-            torch.set_num_threads(threads)  # what threads to come begin with
+        found = list(map(find, given)) if workers == 1 else _in_threads(find, given, workers)
     hypotheses = dict(zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True))
     return [hypotheses[number] for number in range(len(sources))]
+
+
+@cache
+def _threads(workers: int) -> ThreadPoolExecutor:
+    """Threads for all engines of this process. They stay, since each has memory of its own, and what new ones get is
+    cold. One thread of a worker's own wins over several that share each small product, even where there is but one."""
+    return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _in_threads(find: Callable[[B], F], batches: Sequence[B], workers: int) -> list[F]:
+    """What is found in each batch; when one fails, or the wait is interrupted, none is still searched in the end."""
+    threads = torch.get_num_threads()
+    futures = [_threads(workers).submit(find, batch) for batch in batches]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        torch.set_num_threads(threads)  # what threads to come begin with
 
 
 @torch.inference_mode()

@@ -1,6 +1,9 @@
 """Batches are shared fairly among the threads that translate them."""
 
 import random
+import threading
+import time
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -13,10 +16,11 @@ from tests.pipeline.conftest import CONFIGURATION
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_all_workers_share_what_would_be_one_batch(models, tokenizers, workers, monkeypatch):
-    sizes, find = [], engine_module._search_batch
+    sizes, names, find = [], set(), engine_module._search_batch
 
     def watched(decoders, sources, **options):
         sizes.append((len(sources), torch.get_num_threads()))
+        names.add(threading.get_ident())
         return find(decoders, sources, **options)
 
     monkeypatch.setattr(engine_module, "_search_batch", watched)
@@ -26,6 +30,34 @@ def test_all_workers_share_what_would_be_one_batch(models, tokenizers, workers, 
     assert [size for size, _ in sizes] == [6 // workers] * workers
     assert workers == 1 or {threads for _, threads in sizes} == {1}
     assert torch.get_num_threads() == before
+    for _ in range(3):  # also in other engines of the process
+        TorchEngine(models[0], workers=workers).search(sources, CONFIGURATION.search)
+    assert len(names) <= workers
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_error_no_batch_is_still_searched(models, tokenizers, monkeypatch, error):
+    running, begun = [], []
+
+    def failing(decoders, sources, **options):
+        begun.append(sources)
+        if len(begun) == 1:
+            raise error("broken")
+        running.append(1)
+        time.sleep(0.2)
+        running.pop()
+        return [[] for _ in sources]
+
+    monkeypatch.setattr(engine_module, "_search_batch", failing)
+    sources = [Source(tuple(ids)) for ids in tokenizers.source.encode(["the cat sat"] * 20)]
+    search = replace(CONFIGURATION.search, tokens_per_batch=1)
+    with pytest.raises(error, match="broken"):
+        TorchEngine(models[0], workers=2).search(sources, search)
+    assert not running and len(begun) < 20
+    before = len(begun)
+    time.sleep(0.5)
+    assert len(begun) == before
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
