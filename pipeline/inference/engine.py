@@ -329,19 +329,22 @@ def _seed(seed: int, ids: Sequence[int]) -> int:
 
 
 def fair_batches(lengths: Sequence[int], budget: int, workers: int) -> list[range]:
-    """Numbers of sentences, in batches of at most ``budget`` tokens: all workers get as many batches as the busiest
-    must have, with the least budget for which that is so, and the last batch of each, if they are alike, are dealt out
-    like cards. So they end together. ``lengths`` come longest first."""
+    """Numbers of sentences, in batches of at most ``budget`` tokens, padding included, or of one sentence: all workers
+    get as many batches as the busiest must have, with the least budget for which that is so. The last batch of each are
+    dealt out like cards, where they are alike. So workers end together. ``lengths`` come longest first."""
 
     def rounds(budget: int) -> int:
         return -(-len(token_budget_batches(lengths, budget)) // workers)
 
     least = 1 + bisect_left(range(1, budget), -rounds(budget), key=lambda less: -rounds(less))
     batches = token_budget_batches(lengths, least)
-    last = range(batches[-workers].start, len(lengths)) if len(batches) >= workers else range(0)
+    if len(batches) < workers:
+        return batches
+    last = range(batches[-workers].start, len(lengths))
     dealt = [last[first::workers] for first in range(workers)]
-    alike = all(len(batch) * lengths[batch.start] <= ALIKE * least for batch in dealt if batch)
-    return batches[:-workers] + dealt if last and alike else batches
+    most = min(budget, ALIKE * least)
+    alike = all(len(batch) * lengths[batch.start] <= most for batch in dealt)
+    return batches[:-workers] + dealt if alike else batches
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int) -> list[range]:

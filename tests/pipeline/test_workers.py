@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.inference import engine as engine_module
-from pipeline.inference.engine import ALIKE, Source, TorchEngine, fair_batches, token_budget_batches
+from pipeline.inference.engine import Source, TorchEngine, fair_batches, token_budget_batches
 from tests.pipeline.conftest import CONFIGURATION
 
 
@@ -69,7 +69,7 @@ def test_no_worker_waits_for_the_others_to_end_much_larger_batches(workers):
             lengths = sorted((draw.randint(1, spread) for _ in range(draw.randint(1, 200))), reverse=True)
             batches = fair_batches(lengths, budget, workers)
             assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
-            assert all(len(batch) * lengths[batch[0]] <= ALIKE * budget or len(batch) == 1 for batch in batches)
+            assert all(len(batch) * lengths[batch[0]] <= budget or len(batch) == 1 for batch in batches)
             # As few rounds as the budget allows, and no smaller budget has as few.
             rounds = [-(-len(token_budget_batches(lengths, each)) // workers) for each in range(1, budget + 1)]
             assert -(-len(batches) // workers) == rounds[-1]
