@@ -1,13 +1,31 @@
 """Products with prepared weights come near the exact ones, and a row's depends on that row alone."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
 from models.config import ModelConfig
-from models.linear_maps import LINEAR_MAPS, Int8Linear, quantise, with_linear_maps
+from models.linear_maps import (
+    LARGEST,
+    LINEAR_MAPS,
+    NARROW,
+    Int8Linear,
+    NarrowInt8Linear,
+    cuts_sums,
+    packs_weights,
+    quantise,
+    with_linear_maps,
+)
 from models.transformer import Transformer
+
+NARROW_TOO = [
+    (Int8Linear, LARGEST),
+    pytest.param(NarrowInt8Linear, NARROW, marks=pytest.mark.skipif(not packs_weights(), reason="needs oneDNN")),
+]
+"""What rounds to 8 bits, and its largest activation."""
 
 
 def test_whole_numbers_times_scales_are_the_numbers_to_within_half_a_scale():
@@ -17,19 +35,34 @@ def test_whole_numbers_times_scales_are_the_numbers_to_within_half_a_scale():
     assert ((whole * scale - x).abs() <= scale * 0.5001).all()
 
 
-def test_a_row_of_zeros_stays_zeros():
-    assert_close(Int8Linear(torch.randn(4, 8), torch.ones(4))(torch.zeros(2, 8)), torch.ones(2, 4))
+@pytest.mark.parametrize(("kind", "largest"), NARROW_TOO)
+def test_a_row_of_zeros_stays_zeros(kind, largest):
+    assert_close(kind(torch.randn(4, 8), torch.ones(4))(torch.zeros(2, 8)), torch.ones(2, 4))
 
 
+@pytest.mark.parametrize(("kind", "largest"), NARROW_TOO)
+def test_the_greatest_sums_are_exact(kind, largest):
+    y = kind(torch.ones(40, 64))(torch.ones(70, 64))
+    assert_close(y, torch.full((70, 40), 64.0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists() or not packs_weights(), reason="needs Linux and oneDNN")
+def test_a_cpu_that_cuts_sums_of_products_is_known():
+    flags = Path("/proc/cpuinfo").read_text().split()
+    assert cuts_sums() == ("avx512_vnni" not in flags and "avx_vnni" not in flags)
+    assert isinstance(LINEAR_MAPS["int8"](torch.ones(4, 4)), NarrowInt8Linear if cuts_sums() else Int8Linear)
+
+
+@pytest.mark.parametrize(("kind", "largest"), NARROW_TOO)
 @pytest.mark.parametrize("bias", [True, False])
-def test_8_bits_are_the_product_of_the_rounded_matrices(bias):
+def test_8_bits_are_the_product_of_the_rounded_matrices(bias, kind, largest):
     torch.manual_seed(0)
     linear = nn.Linear(64, 48, bias=bias)
     x = torch.randn(2, 90, 64)
-    (rows, scale), (weight, weight_scale) = quantise(x.view(-1, 64)), quantise(linear.weight.detach())
+    (rows, scale), (weight, weight_scale) = quantise(x.view(-1, 64), largest), quantise(linear.weight.detach())
     expected = (rows.double() * scale) @ (weight.double() * weight_scale).T
     expected = expected + linear.bias if bias else expected
-    y = Int8Linear(linear.weight, linear.bias)(x)
+    y = kind(linear.weight, linear.bias)(x)
     assert y.shape == (2, 90, 48) and y.dtype == torch.float32
     assert_close(y.view(-1, 48).double(), expected.detach(), atol=1e-5, rtol=1e-5)
 
