@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from models.config import ModelConfig
+from models.linear_maps import cuts_sums
 from pipeline.checkpoint import build_model
 from pipeline.config import BatchingConfig, Configuration, SearchConfig, TokenizerConfig
 from pipeline.data.tokenizer import Tokenizers, train_tokenizers
@@ -292,7 +293,8 @@ def test_rounded_weights_give_nearly_the_same_scores_in_any_batch(tmp_path):
     alone = theirs.search(SOURCES, replace(search, tokens_per_batch=1))
     assert_same(theirs.search(SOURCES, search), alone)
     errors = score_errors(parts[0], SOURCES, [best for (best,) in alone], search, Vocabulary.of(parts[1].target))
-    assert 0 < sum(errors) / len(errors) < 0.5
+    coarse = cuts_sums()  # in CTranslate2 too, whose weights of 8 bits are multiplied by activations of 8 even there
+    assert 0 < sum(errors) / len(errors) < (1.0 if coarse else 0.5)
 
 
 @pytest.mark.parametrize("engine", [in_ctranslate2, in_huggingface])
