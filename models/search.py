@@ -138,10 +138,7 @@ def beam_search(
         of_rows = tokens.view(-1, 1), histories.flatten(0, 1)[:, : position - 1], alive.repeat_interleave(beams)
         ids, so_far, sentences = of_rows if asked is None else (x[asked] for x in of_rows)
         logits, state = step(ids, state)
-        if rules or terms or not compiles(logits):
-            log_probs = normalised(logits, forbidden, so_far, repetition)
-            for rule in rules:
-                rule(log_probs, so_far, sentences)
+        restrictions = so_far, sentences, forbidden, repetition, rules
         if terms:
             options = {
                 "eos_id": eos_id,
@@ -149,14 +146,15 @@ def beam_search(
                 "rooms": (limits - position).tolist(),
                 "words": words,
             }
-            *chosen, progress = choose_each(progress, totals, log_probs.view(*totals.shape, -1), **options)
+            log_probs = _restricted(logits, *restrictions).view(*totals.shape, -1)
+            *chosen, progress = choose_each(progress, totals, log_probs, **options)
             ending, living = (Candidates(*rows) for rows in chosen)
+            del log_probs
         else:
-            if rules or not compiles(logits):
-                ranking = Blocks.of(log_probs)
-            else:
-                ranking = CompiledRanking.of(permitted(logits, forbidden, so_far, repetition))
+            ranking = _ranking(logits, *restrictions)
             ending, living = _continuations(totals, ranking, asked, eos_id, beam_size, groups, diversity)
+            del ranking
+        del logits  # most of all memory, which those of the next step then take again
 
         # Histories are filled up with end of sentence, so an ending one's ids are its parent's.
         scores = length.worth(ending.totals, position)
@@ -226,6 +224,30 @@ def require_numbers(scores: Tensor) -> None:
     """:raises ValueError: one is NaN. Waits for the device."""
     if scores.isnan().any():
         raise ValueError("the model returned NaN: its weights are damaged, or half precision overflowed (try 32 bits)")
+
+
+def _restricted(
+    logits: Float[Tensor, "asked vocabulary"],
+    so_far: Int[Tensor, "asked length"],
+    sentences: Int[Tensor, " asked"],
+    forbidden: Int[Tensor, " forbidden"],
+    repetition: float,
+    rules: Sequence[Rule],
+) -> Float[Tensor, "asked vocabulary"]:
+    """Log-probabilities, of which the rules have taken some away. Writes to ``logits``."""
+    log_probs = normalised(logits, forbidden, so_far, repetition)
+    for rule in rules:
+        rule(log_probs, so_far, sentences)
+    return log_probs
+
+
+def _ranking(
+    logits: Tensor, so_far: Tensor, sentences: Tensor, forbidden: Tensor, repetition: float, rules: Sequence[Rule]
+) -> Ranking:
+    """The same, to find the best of."""
+    if rules or not compiles(logits):
+        return Blocks.of(_restricted(logits, so_far, sentences, forbidden, repetition, rules))
+    return CompiledRanking.of(permitted(logits, forbidden, so_far, repetition))
 
 
 def _continuations(
