@@ -202,8 +202,12 @@ class BeamAttention(DotProductAttention):
         grown = past.extend(k, v, rows)
         if past.num_positions:
             return grown.read(q, score_bias, rows), grown
+        bias = score_bias(q, k.size(2))
+        if compiles(q) and bias is None and not mask.causal and mask.window is None:
+            # Padding changes no bit of what a token reads, which in 8 bits would be rounded to another number.
+            return Source.of(k, v, mask.keys).read_each(q), grown
         keys, values = share_heads(k, q.size(1)), share_heads(v, q.size(1))
-        return self(q, keys, values, mask, score_bias(q, k.size(2)), dropout), grown
+        return self(q, keys, values, mask, bias, dropout), grown
 
     def start(self, k, v, ancestry=None):
         ancestry = ancestry or no_ancestry(k)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from models.cache import KeyValueCache, Rows
+from models.cache import ALL_ROWS, KeyValueCache, Rows
 from models.compiled import attend
 
 GROWTH = 8
@@ -101,6 +101,11 @@ class Source(NamedTuple):
     def read(self, q: Float[Tensor, "asked heads 1 dim"], rows: Rows) -> Float[Tensor, "asked heads 1 dim"]:
         beams = rows.total(q) // len(self.sentences)
         return self.table.read(q, self.seen, self.counts, self.sentences[rows.numbers(q) // beams])
+
+    def read_each(self, q: Float[Tensor, "batch heads queries dim"]) -> Float[Tensor, "batch heads queries dim"]:
+        """What each of as many queries for every sentence reads."""
+        rows = q.transpose(1, 2).flatten(0, 1)[:, :, None]  # [B, H, L, K] -> [B L, H, 1, K]
+        return self.read(rows, ALL_ROWS)[:, :, 0].unflatten(0, (len(q), -1)).transpose(1, 2)
 
     def cache(self, dim: int) -> KeyValueCache:
         """Keys and values as matrices."""

@@ -112,7 +112,7 @@ class PackedLinear(nn.Module):
         self.many = MANY  # rows for which the packed weights are taken
         if packs and self.product_dtype in (torch.bfloat16, torch.float32):
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            if self.product_dtype == torch.bfloat16 or weight.numel() >= PACKED:
+            if self.dtype == torch.bfloat16 or weight.numel() >= PACKED:
                 self.weight, self.many = None, 0
 
     def forward(self, x: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
