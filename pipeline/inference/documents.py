@@ -129,7 +129,8 @@ def _into(job: Job | None, output: str) -> Iterator[Callable[[str, int], None]]:
         try:
             yield job.append
         except (KeyboardInterrupt, SystemExit):
-            print(f"stopped: {job.rows} rows are in {job.partial}, and the same command goes on there", file=sys.stderr)
+            where = f"{job.rows} rows are in {job.partial}, and the same command goes on there"
+            print(f"stopped: {where if job.rows else 'no row was written yet'}", file=sys.stderr)
             raise
         job.finish()
     else:
