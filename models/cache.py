@@ -65,9 +65,6 @@ class Rows(NamedTuple):
         """How many there are, of which these are asked about."""
         return len(x) if self.places is None else len(self.places)
 
-    def numbers(self, x: Shaped[Tensor, "asked *any"]) -> Int[Tensor, " asked"]:
-        return torch.arange(len(x), device=x.device) if self.asked is None else self.asked
-
     def spread(self, x: Shaped[Tensor, "asked *any"]) -> Shaped[Tensor, "rows *any"]:
         """All rows; those of others say anything."""
         return x if self.places is None else x.index_select(0, self.places)

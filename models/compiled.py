@@ -58,15 +58,16 @@ def exponential(x):
 
 @no_type_check
 @compiled
-def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
-    """Scaled dot-product attention of each query to ``seen[i, :counts[i]]``, where i is ``whose`` of the query; zeros
-    where that is nothing. Written to ``read``.
+def attend(queries, keys, values, seen, counts, asked, beams, bias, dim, read):
+    """Scaled dot-product attention of each query to ``seen[i, :counts[i]]``, where i is the query's number divided by
+    ``beams``; zeros where that is nothing. Written to ``read``.
 
     Args:
         queries, read: [N, H K].
         keys, values: [table, H' K]; each of their heads is shared by H / H' of the queries'.
-        seen, counts: rows of the table, [M, L] and [M].
-        whose: [N].
+        seen, counts: rows of the table, [M, L], and how many of them, [M or 0]; 0: all.
+        asked: the queries' numbers, [N or 0]; 0: from 0 on.
+        beams: successive queries that see the same.
         bias: added to scores, [N or 1 or 0, H, L].
         dim: K.
     """
@@ -76,8 +77,8 @@ def attend(queries, keys, values, seen, counts, whose, bias, dim, read):
     scores, bits = np.empty(heads * seen.shape[1], np.float32), np.empty(heads * seen.shape[1], np.int32)
     powers = bits.view(np.float32)
     for row in range(len(queries)):
-        list_ = whose[row]
-        count = counts[list_]
+        list_ = (asked[row] if len(asked) else row) // beams
+        count = counts[list_] if len(counts) else seen.shape[1]
         query, mean = queries[row], read[row]
         weights = scores[: heads * count].reshape(heads, count)
         fours = count - count % 4

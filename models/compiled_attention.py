@@ -27,6 +27,8 @@ from models.compiled import attend
 GROWTH = 8
 """Room for so many further steps is made at once."""
 
+NO_NUMBERS = torch.zeros(0, dtype=torch.long)
+
 
 def as_rows(heads: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "rows width"]:
     return heads.transpose(1, 2).flatten(0, 1).flatten(1)  # [B, H, L, K] -> [B L, H K]
@@ -56,18 +58,21 @@ class Table:
 
     def read(
         self,
-        q: Float[Tensor, "rows heads 1 dim"],
+        q: Float[Tensor, "asked heads 1 dim"],
         seen: Int[Tensor, "lists length"],
-        counts: Int[Tensor, " lists"],
-        whose: Int[Tensor, " rows"],
-        bias: Float[Tensor, "#rows heads 1 length"] | None = None,
-    ) -> Float[Tensor, "rows heads 1 dim"]:
-        """What each query reads from the rows that its list names."""
+        counts: Int[Tensor, " lists"] = NO_NUMBERS,
+        rows: Rows = ALL_ROWS,
+        beams: int = 1,
+        bias: Float[Tensor, "#asked heads 1 length"] | None = None,
+    ) -> Float[Tensor, "asked heads 1 dim"]:
+        """What each query reads from the first ``counts`` (none given: all) of what its list names, which it shares
+        with as many as its sentence has ``beams``."""
         queries = as_rows(q).contiguous()
         bias = q.new_empty(0, 0, 0) if bias is None else bias[:, :, 0].contiguous()
+        asked = NO_NUMBERS if rows.asked is None else rows.asked
         read = torch.empty_like(queries)
-        arrays = (x.numpy() for x in (queries, self.keys, self.values, seen, counts, whose, bias))
-        attend(*arrays, q.size(-1), read.numpy())
+        queries_keys_values, lists = (queries, self.keys, self.values), (seen, counts, asked)
+        attend(*(x.numpy() for x in (*queries_keys_values, *lists)), beams, bias.numpy(), q.size(-1), read.numpy())
         return read.view(len(q), 1, q.size(1), -1).transpose(1, 2)
 
 
@@ -75,10 +80,8 @@ class Source(NamedTuple):
     """What one layer's cross-attention knows of the sources of B sentences."""
 
     table: Table
-    seen: Int[Tensor, "all source"]
-    counts: Int[Tensor, " all"]
-    sentences: Int[Tensor, " batch"]
-    """Which of all are still there."""
+    seen: Int[Tensor, "batch source"]
+    counts: Int[Tensor, " batch"]
 
     @classmethod
     def of(
@@ -93,14 +96,13 @@ class Source(NamedTuple):
         if real is not None:
             seen, counts = seen.gather(1, real.byte().argsort(dim=1, descending=True, stable=True)), real.sum(1)
         table = Table(*(as_rows(x).contiguous() for x in (k, v)), batch * length)
-        return cls(table, seen, counts, torch.arange(batch))
+        return cls(table, seen, counts)
 
     def select(self, sentences: Int[Tensor, " kept"]) -> "Source":
-        return self._replace(sentences=self.sentences[sentences])
+        return self._replace(seen=self.seen[sentences], counts=self.counts[sentences])
 
     def read(self, q: Float[Tensor, "asked heads 1 dim"], rows: Rows) -> Float[Tensor, "asked heads 1 dim"]:
-        beams = rows.total(q) // len(self.sentences)
-        return self.table.read(q, self.seen, self.counts, self.sentences[rows.numbers(q) // beams])
+        return self.table.read(q, self.seen, self.counts, rows, beams=rows.total(q) // len(self.seen))
 
     def read_each(self, q: Float[Tensor, "batch heads queries dim"]) -> Float[Tensor, "batch heads queries dim"]:
         """What each of as many queries for every sentence reads."""
@@ -109,8 +111,8 @@ class Source(NamedTuple):
 
     def cache(self, dim: int) -> KeyValueCache:
         """Keys and values as matrices."""
-        batch, length = self.seen.shape
-        heads = (x.view(batch, length, -1, dim)[self.sentences] for x in (self.table.keys, self.table.values))
+        rows = self.seen.sort(dim=1).values  # as they came, padding among them
+        heads = (x[rows].unflatten(2, (-1, dim)) for x in (self.table.keys, self.table.values))
         return KeyValueCache(*(x.transpose(1, 2) for x in heads))
 
 
@@ -175,16 +177,14 @@ class Target(NamedTuple):
         self, q: Float[Tensor, "asked heads new dim"], score_bias: Callable[[Tensor, int], Tensor | None], rows: Rows
     ) -> Float[Tensor, "asked heads new dim"]:
         """What the last positions of the hypotheses that are asked about read from all up to their own."""
-        batch, length = self.paths.rows.shape
-        numbers, bias, new = rows.numbers(q), score_bias(q, length), q.size(2)
-        read = [
-            self.table.read(
-                q[:, :, i : i + 1],
-                self.paths.rows,
-                torch.full((batch,), length - new + 1 + i),
-                numbers,
-                None if bias is None else bias[:, :, i : i + 1],
-            )
-            for i in range(new)
-        ]
-        return read[0] if new == 1 else torch.cat(read, 2)
+        seen, new = self.paths.rows, q.size(2)
+        lists, length = seen.shape
+        bias = score_bias(q, length)
+        if new == 1:
+            return self.table.read(q, seen, rows=rows, bias=bias)
+        read = []
+        for i in range(new):
+            counts = torch.full((lists,), length - new + 1 + i)
+            its_own = bias if bias is None else bias[:, :, i : i + 1]
+            read.append(self.table.read(q[:, :, i : i + 1], seen, counts, rows, bias=its_own))
+        return torch.cat(read, 2)

@@ -16,7 +16,9 @@ class Dropout(nn.Dropout):
     """Zeroes each element with probability ``p`` while training and scales the rest up; torch's seed decides which."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        if not self.training or not x.is_cpu or self.p in (0, 1):
+        if not self.training:
+            return x
+        if not x.is_cpu or self.p in (0, 1):
             return super().forward(x)
         return (x * scaled_keep_mask(x, self.p)).to(x.dtype)
 

@@ -116,12 +116,15 @@ class PackedLinear(nn.Module):
                 self.weight, self.many = None, 0
 
     def forward(self, x: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
-        rows = x.to(self.dtype).to(self.product_dtype)
-        if self.packed is not None and x.shape[:-1].numel() >= self.many:
-            y = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
-        else:
-            y = F.linear(rows, self.weight, self.bias)
+        if self.dtype == self.product_dtype == x.dtype:
+            return self.product(x)
+        y = self.product(x.to(self.dtype).to(self.product_dtype))
         return y.to(self.dtype).to(x.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        if self.packed is not None and x.shape[:-1].numel() >= self.many:
+            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
 
 
 def packs_weights() -> bool:

@@ -164,7 +164,7 @@ class ScoreConfig:
     """Makes tokens that have occurred less likely: positive logits are divided by it, negative ones multiplied
     (Keskar et al., 2019); 1 is neutral."""
 
-    tokens_per_batch: int = 4096
+    tokens_per_batch: int = 8192
     """Budget of source tokens, padding included, decoded at once; changes speed and memory only."""
 
     def __post_init__(self):

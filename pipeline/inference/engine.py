@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from models.cache import DecoderState
 from models.coverage import Coverage, attention_to_source, coverage
@@ -33,6 +34,9 @@ from pipeline.inference.vocabulary import ANY, Vocabulary
 CHECK_EVERY = 4
 """Lengths between two looks at what is done: on a GPU the host then runs ahead, and a few finished rows stay longer."""
 
+
+ENCODED_AT_ONCE = 1024
+"""Tokens of sources, padding included, on a CPU."""
 
 ALIKE = 1.125
 """Sentences are mixed where a batch has at most so many times the tokens, padding included, that it had before."""
@@ -255,8 +259,7 @@ def _search_batch(
     vocabulary: Vocabulary,
 ) -> list[list[Hypothesis]]:
     device = decoders[0].device
-    padded = pad_sources([source.ids for source in sources]).to(device)
-    states = [decoder.start(decoder.model.encode(padded)) for decoder in decoders]
+    states = [decoder.start(encoded(decoder.model, sources, device)) for decoder in decoders]
     bonus = decoders[0].bonus if search.coverage_penalty else None
     if len(decoders) == 1:
         step, [state] = decoders[0].step, states
@@ -302,6 +305,20 @@ def _search_batch(
             **options,
         )
     return [hypotheses or [NOTHING_FOUND] for hypotheses in found]
+
+
+def encoded(model: EncoderDecoder, sources: Sequence[Source], device: torch.device) -> Memory:
+    """On a CPU a few at a time: sentences come longest first, and those side by side need little padding."""
+    lengths = [len(source.ids) + 1 for source in sources]
+    together = token_budget_batches(lengths, ENCODED_AT_ONCE if device.type == "cpu" else sum(lengths) * max(lengths))
+    padded = [pad_sources([sources[number].ids for number in numbers]).to(device) for numbers in together]
+    parts = [model.encode(ids) for ids in padded]
+    if len(parts) == 1:
+        return parts[0]
+    missing = [max(lengths) - part.keys.size(1) for part in parts]
+    states = [pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, missing, strict=True)]
+    keys = [pad(part.keys, (0, more)) for part, more in zip(parts, missing, strict=True)]
+    return Memory(torch.cat(states), torch.cat(keys))
 
 
 def _mean_bonus(decoders: Sequence[Coverage], state: EnsembleState) -> Tensor:
