@@ -259,7 +259,7 @@ def _search_batch(
     vocabulary: Vocabulary,
 ) -> list[list[Hypothesis]]:
     device = decoders[0].device
-    states = [decoder.start(encoded(decoder.model, sources, device)) for decoder in decoders]
+    states = [decoder.start(memory_of(sources, decoder.model, device)) for decoder in decoders]
     bonus = decoders[0].bonus if search.coverage_penalty else None
     if len(decoders) == 1:
         step, [state] = decoders[0].step, states
@@ -307,18 +307,14 @@ def _search_batch(
     return [hypotheses or [NOTHING_FOUND] for hypotheses in found]
 
 
-def encoded(model: EncoderDecoder, sources: Sequence[Source], device: torch.device) -> Memory:
-    """On a CPU a few at a time: sentences come longest first, and those side by side need little padding."""
+def memory_of(sources: Sequence[Source], model: EncoderDecoder, device: torch.device) -> Memory:
+    """The sources, encoded; on a CPU a few at a time: they come longest first, and neighbours need less padding."""
     lengths = [len(source.ids) + 1 for source in sources]
-    together = token_budget_batches(lengths, ENCODED_AT_ONCE if device.type == "cpu" else sum(lengths) * max(lengths))
+    together = token_budget_batches(lengths, ENCODED_AT_ONCE) if device.type == "cpu" else [range(len(sources))]
     padded = [pad_sources([sources[number].ids for number in numbers]).to(device) for numbers in together]
-    parts = [model.encode(ids) for ids in padded]
-    if len(parts) == 1:
-        return parts[0]
-    missing = [max(lengths) - part.keys.size(1) for part in parts]
-    states = [pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, missing, strict=True)]
-    keys = [pad(part.keys, (0, more)) for part, more in zip(parts, missing, strict=True)]
-    return Memory(torch.cat(states), torch.cat(keys))
+    parts = [(part, max(lengths) - part.keys.size(1)) for part in map(model.encode, padded)]
+    states = [pad(part.states, (0, 0, 0, missing)) for part, missing in parts]
+    return Memory(torch.cat(states), torch.cat([pad(part.keys, (0, missing)) for part, missing in parts]))
 
 
 def _mean_bonus(decoders: Sequence[Coverage], state: EnsembleState) -> Tensor:

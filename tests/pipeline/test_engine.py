@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from models.attention_maps import attention_maps
 from models.config import ModelConfig
@@ -18,7 +19,8 @@ from models.terms import contains
 from models.transformer import Transformer
 from pipeline.checkpoint import build_model
 from pipeline.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine
+from pipeline.inference import engine as engine_module
+from pipeline.inference.engine import EnsembleEngine, Source, TorchEngine, memory_of
 from pipeline.inference.translation import Sentence
 from pipeline.inference.translator import Translator
 from pipeline.inference.vocabulary import ANY, Vocabulary, occurs
@@ -148,6 +150,18 @@ def test_batches_and_their_order_change_nothing(models, sources, name):
         for source, found in zip(shuffled, engine.search(shuffled, some, wanted, BANNED), strict=True):
             assert [h.ids for h in found] == [h.ids for h in expected[source]]
             assert [h.score for h in found] == pytest.approx([h.score for h in expected[source]], abs=1e-5)
+
+
+@torch.no_grad()
+def test_sources_encoded_a_few_at_a_time_are_what_they_are_together(models, sources, monkeypatch):
+    model, lengths = models[0], []
+    together = memory_of(longest_first(sources), model, torch.device("cpu"))
+    monkeypatch.setattr(engine_module, "ENCODED_AT_ONCE", 2 * together.keys.size(1))
+    monkeypatch.setattr(model, "encode", lambda ids, encode=model.encode: lengths.append(ids.size(1)) or encode(ids))
+    few = memory_of(longest_first(sources), model, torch.device("cpu"))
+    assert len(lengths) > 1 and lengths[-1] < lengths[0]
+    assert few.keys.equal(together.keys)
+    assert_close(few.states[few.keys], together.states[few.keys], atol=1e-6, rtol=1e-5)
 
 
 def test_in_8_bits_no_bit_of_a_score_depends_on_the_batch():
